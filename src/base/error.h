@@ -1,0 +1,57 @@
+// Three kinds of failure, three means:
+//   our own broken promise          -> check(): the process ends
+//   the environment (file, format)  -> throw Error, naming what was wanted and what was found
+//   an ordinary outcome             -> the return type (std::optional, an enum, Result<T>)
+#pragma once
+
+#include <fmt/format.h>
+
+#include <source_location>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <variant>
+
+namespace keel {
+
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Throws Error with a formatted message.
+template <class... Args>
+[[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) {
+  throw Error(fmt::format(format, std::forward<Args>(args)...));
+}
+
+// Ends the process when `condition` is false: a bug in keel, never bad input.
+[[noreturn]] void check_failed(const char* what, std::source_location where);
+inline void check(bool condition,
+                  const char* what,
+                  std::source_location where = std::source_location::current()) {
+  if (!condition) [[unlikely]] check_failed(what, where);
+}
+
+// A value, or the message that says why there is none.
+template <class T>
+class Result {
+ public:
+  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}
+  static Result failure(std::string message) { return Result(std::move(message), Failed{}); }
+
+  bool ok() const { return state_.index() == 0; }
+  explicit operator bool() const { return ok(); }
+  T& value() { return std::get<0>(state_); }
+  const T& value() const { return std::get<0>(state_); }
+  T* operator->() { return &value(); }
+  T& operator*() { return value(); }
+  const std::string& error() const { return std::get<1>(state_); }
+
+ private:
+  struct Failed {};
+  Result(std::string message, Failed) : state_(std::in_place_index<1>, std::move(message)) {}
+  std::variant<T, std::string> state_;
+};
+
+}  // namespace keel

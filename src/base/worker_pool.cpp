@@ -1,0 +1,94 @@
+#include "base/worker_pool.h"
+
+#include <sched.h>
+
+#include "base/error.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace keel {
+namespace {
+
+constexpr int kSpins = 4000;  // about 50 µs: longer than the serial code between two operations of a step
+
+void pause_briefly() {
+#if defined(__x86_64__)
+  _mm_pause();
+#else
+  std::this_thread::yield();
+#endif
+}
+
+}  // namespace
+
+int available_processors() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
+  return std::max(1u, std::thread::hardware_concurrency());
+}
+
+WorkerPool::WorkerPool(int threads) {
+  if (threads < 0 || threads > 1024) fail("threads must be 0 (one a processor) to 1024, found {}", threads);
+  if (threads == 0) threads = available_processors();
+  for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
+}
+
+WorkerPool::~WorkerPool() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+    generation_.fetch_add(1, std::memory_order_release);
+  }
+  wake_.notify_all();
+  for (auto& worker : workers_) worker.join();
+}
+
+void WorkerPool::run_tasks(int worker) {
+  for (;;) {
+    const std::int64_t task = next_task_.fetch_add(1, std::memory_order_relaxed);
+    if (task >= tasks_) return;
+    (*body_)(task, worker);
+  }
+}
+
+void WorkerPool::parallel_for(std::int64_t tasks,
+                              const std::function<void(std::int64_t, int)>& body) {
+  if (tasks <= 0) return;
+  if (workers_.empty() || tasks == 1) {
+    for (std::int64_t task = 0; task < tasks; ++task) body(task, 0);
+    return;
+  }
+  body_ = &body;
+  tasks_ = tasks;
+  next_task_.store(0, std::memory_order_relaxed);
+  busy_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
+  {
+    std::lock_guard lock(mutex_);  // a worker about to sleep sees the new generation or our notification
+    generation_.fetch_add(1, std::memory_order_release);
+  }
+  wake_.notify_all();
+  run_tasks(0);
+  while (busy_.load(std::memory_order_acquire) != 0) pause_briefly();
+}
+
+void WorkerPool::work(int worker) {
+  std::uint64_t seen = 0;
+  for (;;) {
+    for (int spin = 0; spin < kSpins && generation_.load(std::memory_order_acquire) == seen; ++spin) {
+      pause_briefly();
+    }
+    if (generation_.load(std::memory_order_acquire) == seen) {
+      std::unique_lock lock(mutex_);
+      wake_.wait(lock, [&] { return generation_.load(std::memory_order_acquire) != seen; });
+    }
+    seen = generation_.load(std::memory_order_acquire);
+    if (stopping_) return;
+    run_tasks(worker);
+    busy_.fetch_sub(1, std::memory_order_release);
+  }
+}
+
+}  // namespace keel

@@ -1,0 +1,99 @@
+// The engine: continuous batching over a paged cache. server/ and lab/ are its clients.
+//
+// Thread rule: submit, cancel, and the readers may be called from any thread; step from one thread at a time.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/request.h"
+#include "engine/scheduler.h"
+#include "engine/stats.h"
+#include "model/decoder.h"
+#include "text/tokenizer.h"
+
+namespace keel {
+
+struct EngineOptions {
+  std::string kv_cache_dtype = "auto";
+  std::int64_t kv_cache_memory_bytes = 0;   // 0 = enough for max_num_seqs · max_model_len, at most 4 GiB or half of free memory
+  std::int64_t max_model_len = 0;           // 0 = the model's own, cut to what the pool holds (said aloud)
+  std::int64_t max_num_seqs = 64;
+  std::int64_t max_num_batched_tokens = 2048;
+  std::int64_t block_size = 16;
+  std::int64_t max_queued = 1024;           // waiting requests past which submit refuses
+  bool enable_prefix_caching = true;
+  bool enable_chunked_prefill = true;
+  int threads = 0;
+  std::uint64_t seed = 0;                   // for requests without one
+  std::filesystem::path kv_scales;          // calibration file; empty = unit scales
+};
+
+enum class SubmitStatus { accepted, queue_full, invalid, stopping };
+struct Submitted {
+  SubmitStatus status;
+  RequestId id = 0;      // accepted
+  std::string message;   // otherwise: what was wanted and what was found
+};
+
+// What really runs, for the start-up lines, /v1/models, metrics and records. Bytes are the allocator's.
+struct Attestation {
+  std::string model, family, weights_format;
+  KvFormat format;
+  std::string scales;  // KvScales::description()
+  std::int64_t bytes_per_token, pages, page_size, slots, pool_bytes, weight_bytes, scratch_bytes, max_model_len;
+  std::string cpu_target;  // the kernels' instruction set
+  int threads;
+};
+
+class Engine {
+ public:
+  // `tokenizer` may be null: then there is no text, no stop strings, and outputs carry tokens only.
+  Engine(LoadedModel model, std::shared_ptr<const Tokenizer> tokenizer, std::string model_name, EngineOptions options);
+  ~Engine();
+
+  // Invalid requests are refused here, with the reason; they cost nothing else.
+  Submitted submit(Request request, OutputSink sink);
+  void cancel(RequestId id);  // takes effect at the next step; the sink is not called again. Unknown ids are ignored.
+
+  bool has_work() const;
+  void step();                                     // next batch -> forward -> sample -> commit and emit
+  void wait_for_work(std::chrono::milliseconds timeout);  // returns when there is work, on stop(), or after the timeout
+  void stop();  // no further submits; what runs goes on
+
+  const Attestation& attestation() const { return attestation_; }
+  EngineStats stats() const;
+  const ModelConfig& config() const { return model_.config; }
+  const Tokenizer* tokenizer() const { return tokenizer_.get(); }
+  void reset_prefix_cache();
+
+ private:
+  void take_submissions();
+  void sample_and_commit(const Batch& batch, std::span<const float> logits);
+  void publish_stats();
+
+  LoadedModel model_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  EngineOptions options_;
+  WorkerPool workers_;
+  std::unique_ptr<KvPool> pool_;
+  std::unique_ptr<Decoder> decoder_;
+  std::unique_ptr<Scheduler> scheduler_;
+  Attestation attestation_;
+  StepRows rows_;
+
+  mutable std::mutex inbox_mutex_;
+  std::condition_variable inbox_changed_;
+  struct Inbox;
+  std::unique_ptr<Inbox> inbox_;
+  EngineStats stats_;  // guarded by stats_mutex_
+  mutable std::mutex stats_mutex_;
+};
+
+}  // namespace keel

@@ -1,0 +1,26 @@
+// A file mapped for reading. The file must not be truncated while it is mapped.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <span>
+
+namespace keel {
+
+class MappedFile {
+ public:
+  explicit MappedFile(const std::filesystem::path& path);  // throws Error naming the file
+  ~MappedFile();
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+
+ private:
+  std::filesystem::path path_;
+  const std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+}  // namespace keel

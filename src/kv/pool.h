@@ -1,0 +1,76 @@
+// All pages of the cache, and who holds them.
+//
+// Invariants:
+// (1) a page is in exactly one state: held (references > 0), cached (none, but findable by its hash), or free;
+// (2) keys and values are separate allocations; no other copy of a page's contents exists;
+// (3) free() of a page with a hash makes it cached; allocation takes free pages first, then the least recently cached one.
+// Thread rule: the engine's thread only.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "device/buffer.h"
+#include "kv/scales.h"
+#include "kv/view.h"
+
+namespace keel {
+
+class KvPool {
+ public:
+  // As many pages as fit in pool_bytes. Throws Error when that is none.
+  KvPool(const KvLayout& layout, KvScales scales, std::int64_t pool_bytes);
+
+  const KvLayout& layout() const { return layout_; }
+  const KvScales& scales() const { return scales_; }
+  std::int64_t pages() const { return pages_; }
+  std::int64_t slots() const { return pages_ * layout_.geometry().page_size; }
+  std::int64_t physical_bytes() const { return keys_.bytes() + values_.bytes(); }
+  KvLayerView layer(std::int64_t index);
+
+  std::int64_t available() const;  // pages that allocate() can still give: free and cached
+  std::int64_t held() const { return pages_ - available(); }
+  std::int64_t cached() const { return static_cast<std::int64_t>(cached_order_.size()); }
+
+  std::optional<PageId> allocate();  // with one reference; nullopt when none is available
+  void retain(PageId page);
+  void release(PageId page);
+
+  // The prefix index. A full page may be published under its chain hash (see prefix_hash); a page found is retained.
+  void publish(PageId page, const Digest& hash);
+  std::optional<PageId> find(const Digest& hash);
+  void clear_cached();  // forgets every published page that nobody holds, and unpublishes the rest
+
+ private:
+  struct DigestHash {
+    std::size_t operator()(const Digest& digest) const;
+  };
+  struct Page {
+    std::int32_t references = 0;
+    bool published = false;
+    Digest hash{};
+    std::list<PageId>::iterator cached_at{};  // valid while cached
+  };
+  void unpublish(PageId page);
+
+  KvLayout layout_;
+  KvScales scales_;
+  std::int64_t pages_;
+  Buffer<std::byte> keys_;    // [layers][pages][key_page_bytes]
+  Buffer<std::byte> values_;  // [layers][pages][value_page_bytes]
+  std::vector<Page> page_;
+  std::vector<PageId> free_;
+  std::list<PageId> cached_order_;  // least recently released first
+  std::unordered_map<Digest, PageId, DigestHash> by_hash_;
+};
+
+// Hash of a full page given its predecessor's (all zero for the first): SHA-256 over the predecessor, the format, the
+// scales and the page's tokens, so that a page is only found by a sequence that would have written the same bytes.
+Digest prefix_root(const KvLayout& layout, const KvScales& scales, std::string_view salt);
+Digest prefix_hash(const Digest& previous, std::span<const std::int32_t> tokens);
+
+}  // namespace keel

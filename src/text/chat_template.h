@@ -1,0 +1,35 @@
+// Chat templates: the part of Jinja that models' templates use.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+
+namespace keel {
+
+using Json = nlohmann::ordered_json;
+
+struct ChatTemplateProgram;  // the parsed template
+
+// Immutable after construction; any thread may render at once.
+class ChatTemplate {
+ public:
+  // Throws Error naming the construct and line that keel does not know.
+  explicit ChatTemplate(std::string_view source);
+  ~ChatTemplate();
+  ChatTemplate(ChatTemplate&&) noexcept;
+  ChatTemplate& operator=(ChatTemplate&&) noexcept;
+
+  // `variables`: messages, tools, add_generation_prompt, bos_token, eos_token and whatever else the request names.
+  // A failure is the template's own raise_exception or a run-time mistake (line named): the request's fault.
+  Result<std::string> render(const Json& variables) const;
+
+ private:
+  std::unique_ptr<ChatTemplateProgram> program_;
+};
+
+}  // namespace keel
