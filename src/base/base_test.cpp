@@ -55,10 +55,11 @@ TEST(E4m3, AgreesWithBruteForce) {
 TEST(Half, RoundTripsEveryCodeAndRoundsToNearestEven) {
   for (int code = 0; code < 65536; ++code) {
     const float value = to_float(Half(code));
-    if (!std::isnan(value)) EXPECT_EQ(static_cast<int>(to_half(value)), code);
+    if (std::isnan(value)) continue;
+    EXPECT_EQ(static_cast<int>(to_half(value)), code);
   }
   const std::pair<float, float> cases[] = {{65519, 65504}, {2049, 2048}, {2051, 2052}, {0x1p-25f, 0}, {0x1.8p-24f, 0x1p-23f},
-                                           {0x1.ffcp-15f, 0x1.ffcp-15f}};
+                                           {0x1.ffcp-15f, 0x1p-14f}};
   for (auto [value, rounded] : cases) EXPECT_EQ(to_float(to_half(value)), rounded) << value;
   EXPECT_TRUE(std::isinf(to_float(to_half(65520))));
   EXPECT_TRUE(std::isnan(to_float(to_half(NAN))));
