@@ -24,13 +24,12 @@ Scheduler::~Scheduler() = default;
 
 void Scheduler::add(std::unique_ptr<Sequence> sequence) { insert_by_arrival(waiting_, std::move(sequence)); }
 
-void Scheduler::remove(RequestId request) {
+std::int64_t Scheduler::remove(RequestId request) {
   for (auto& sequence : running_) {
     if (sequence->request_id == request) release_pages(*sequence);
   }
   const auto of_request = [&](const auto& sequence) { return sequence->request_id == request; };
-  std::erase_if(running_, of_request);
-  std::erase_if(waiting_, of_request);
+  return static_cast<std::int64_t>(std::erase_if(running_, of_request) + std::erase_if(waiting_, of_request));
 }
 
 Batch Scheduler::next() {
