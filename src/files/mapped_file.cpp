@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <utility>
 
@@ -54,5 +55,17 @@ MappedFile::MappedFile(MappedFile&& other) noexcept
     : path_(std::move(other.path_)),
       data_(std::exchange(other.data_, nullptr)),
       size_(std::exchange(other.size_, 0)) {}
+
+void bring_into_memory(std::span<const std::byte> mapped) {
+  if (mapped.empty()) return;
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto address = reinterpret_cast<std::uintptr_t>(mapped.data());
+  const std::uintptr_t first = address / page * page;
+  void* start = reinterpret_cast<void*>(first);
+  const std::size_t size = address - first + mapped.size();
+  if (::madvise(start, size, MADV_POPULATE_READ) == 0) return;
+  if (errno == EFAULT || errno == EHWPOISON) fail("a mapped file became shorter or unreadable: {}", std::strerror(errno));
+  ::madvise(start, size, MADV_WILLNEED);
+}
 
 }  // namespace keel

@@ -33,9 +33,9 @@ ModelPath in_folder(const fs::path& folder, std::string name) {
     return {ModelFiles::hf_folder, folder, std::move(name)};
   }
   if (ggufs.size() > 1) {
-    std::string names;
-    for (const fs::path& path : ggufs) names += (names.empty() ? "" : ", ") + path.filename().string();
-    fail("{}: holds several GGUF files, name one of them: {}", folder.string(), names);
+    std::vector<std::string> names;
+    for (const fs::path& path : ggufs) names.push_back(path.filename().string());
+    fail("{}: holds several GGUF files, name one of them: {}", folder.string(), fmt::join(names, ", "));
   }
   fail("{}: wanted a folder with config.json, a tokenizer or one .gguf file; found none of them", folder.string());
 }
