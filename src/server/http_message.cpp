@@ -2,8 +2,9 @@
 
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
-#include <boost/beast/http/serializer.hpp>
-#include <boost/beast/http/string_body.hpp>
+#include <boost/beast/http/empty_body.hpp>
+
+#include <boost/beast/http/write.hpp>
 #include <sstream>
 
 #include "base/error.h"

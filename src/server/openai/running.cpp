@@ -105,7 +105,7 @@ RunningAnswer::Part RunningAnswer::take(OutputQueue::Item item) {
   return part;
 }
 
-asio::awaitable<std::vector<RunningAnswer::Part>> RunningAnswer::next(std::chrono::milliseconds timeout) {
+boost::asio::awaitable<std::vector<RunningAnswer::Part>> RunningAnswer::next(std::chrono::milliseconds timeout) {
   std::vector<OutputQueue::Item> items = co_await queue_->take(timeout);
   if (!queue_->ended().empty()) throw RequestError({503, queue_->ended()});
   std::vector<Part> parts;
