@@ -107,8 +107,8 @@ TEST(TinyQuality, NllRisesAsTheModelsReadmeSays) {
   }
 }
 
-const char* const kFirst[] = {"Anna", "Tom", "Mary", "John", "Alice", "Henry", "Rose", "George"};
-const char* const kLast[] = {"Bell", "Grey", "Hill", "Moore", "Wood", "Stone", "Lake", "Ward"};
+const char* const kFirst[] = {"Anna", "Tom", "Mary", "John", "Alice", "Henry", "Rose", "Clara"};
+const char* const kLast[] = {"Bell", "Carter", "Moor", "Price", "Wood", "Stone", "Hale", "Reed"};
 
 std::vector<std::string> greedy(Engine& engine, const std::vector<std::vector<TokenId>>& prompts, std::int64_t max_tokens) {
   std::vector<std::string> answers(prompts.size());
