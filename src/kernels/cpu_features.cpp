@@ -20,7 +20,9 @@ std::int64_t available() {
 }
 
 // Highway orders its bits best first, so the lowest is the choice.
-std::int64_t lowest_bit(std::int64_t targets) { return targets & -targets; }
+std::int64_t lowest_bit(std::int64_t targets) {
+  return targets & -targets;
+}
 
 std::int64_t g_chosen = 0;
 
@@ -45,7 +47,8 @@ void force_target(std::string_view name) {
   for (std::int64_t left = available(); left != 0; left &= left - 1) {
     if (name == hwy::TargetName(lowest_bit(left))) return use(lowest_bit(left));
   }
-  fail("KEEL_CPU_TARGET={} is not among this processor's and build's: {}", name,
+  fail("KEEL_CPU_TARGET={} is not among this processor's and build's: {}",
+       name,
        fmt::join(supported_targets(), ", "));
 }
 

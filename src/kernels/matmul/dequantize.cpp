@@ -20,14 +20,17 @@ T load(const Byte* at) {
   return value;
 }
 
-float load_half(const Byte* at) { return to_float(load<Half>(at)); }
+float load_half(const Byte* at) {
+  return to_float(load<Half>(at));
+}
 
 void q8_0(const Byte* block, float* out) {  // d f16, 32 codes i8
   const float d = load_half(block);
   for (int i = 0; i < 32; ++i) out[i] = d * static_cast<std::int8_t>(block[2 + i]);
 }
 
-void q4_0(const Byte* block, float* out) {  // d f16, 16 bytes: low nibbles are elements 0…15, high ones 16…31
+void q4_0(const Byte* block,
+          float* out) {  // d f16, 16 bytes: low nibbles are elements 0…15, high ones 16…31
   const float d = load_half(block);
   for (int i = 0; i < 16; ++i) {
     out[i] = d * static_cast<float>((block[2 + i] & 15) - 8);
@@ -58,7 +61,8 @@ ScaleAndMinimum k_scale(const Byte* packed, int j) {
 void q4_k(const Byte* block, float* out) {  // d f16, dmin f16, 12 scale bytes, 4 · 32 bytes
   const float d = load_half(block);
   const float dmin = load_half(block + 2);
-  for (int sub = 0; sub < 8; ++sub) {  // 32 bytes hold sub-block 2n in their low nibbles, 2n + 1 in their high ones
+  for (int sub = 0; sub < 8;
+       ++sub) {  // 32 bytes hold sub-block 2n in their low nibbles, 2n + 1 in their high ones
     const auto [scale, minimum] = k_scale(block + 4, sub);
     const Byte* codes = block + 16 + sub / 2 * 32;
     for (int i = 0; i < 32; ++i) {
@@ -68,7 +72,8 @@ void q4_k(const Byte* block, float* out) {  // d f16, dmin f16, 12 scale bytes, 
   }
 }
 
-void q5_k(const Byte* block, float* out) {  // as q4_k, with the fifth bits (bit `sub` of 32 bytes) before the nibbles
+void q5_k(const Byte* block,
+          float* out) {  // as q4_k, with the fifth bits (bit `sub` of 32 bytes) before the nibbles
   const float d = load_half(block);
   const float dmin = load_half(block + 2);
   for (int sub = 0; sub < 8; ++sub) {
@@ -129,16 +134,35 @@ void dequantize_row(const WeightMatrix& weights, std::int64_t row, float* out) {
   const std::int64_t bytes = block_bytes(weights.type);
   for (std::int64_t k = 0; k < weights.columns; k += step, data += bytes) {
     switch (weights.type) {
-      case WeightType::f32: out[k] = load<float>(data); break;
-      case WeightType::f16: out[k] = load_half(data); break;
-      case WeightType::bf16: out[k] = to_float(load<Bf16>(data)); break;
-      case WeightType::q8_0: q8_0(data, out + k); break;
-      case WeightType::q4_0: q4_0(data, out + k); break;
-      case WeightType::q4_1: q4_1(data, out + k); break;
-      case WeightType::q4_k: q4_k(data, out + k); break;
-      case WeightType::q5_k: q5_k(data, out + k); break;
-      case WeightType::q6_k: q6_k(data, out + k); break;
-      case WeightType::awq4: break;
+      case WeightType::f32:
+        out[k] = load<float>(data);
+        break;
+      case WeightType::f16:
+        out[k] = load_half(data);
+        break;
+      case WeightType::bf16:
+        out[k] = to_float(load<Bf16>(data));
+        break;
+      case WeightType::q8_0:
+        q8_0(data, out + k);
+        break;
+      case WeightType::q4_0:
+        q4_0(data, out + k);
+        break;
+      case WeightType::q4_1:
+        q4_1(data, out + k);
+        break;
+      case WeightType::q4_k:
+        q4_k(data, out + k);
+        break;
+      case WeightType::q5_k:
+        q5_k(data, out + k);
+        break;
+      case WeightType::q6_k:
+        q6_k(data, out + k);
+        break;
+      case WeightType::awq4:
+        break;
     }
   }
 }

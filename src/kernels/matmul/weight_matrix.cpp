@@ -12,16 +12,26 @@ constexpr std::int64_t kAwqWord = 8;     // rows that share a 32-bit word
 
 std::string_view name(WeightType type) {
   switch (type) {
-    case WeightType::f32: return "f32";
-    case WeightType::f16: return "f16";
-    case WeightType::bf16: return "bf16";
-    case WeightType::q8_0: return "q8_0";
-    case WeightType::q4_0: return "q4_0";
-    case WeightType::q4_1: return "q4_1";
-    case WeightType::q4_k: return "q4_k";
-    case WeightType::q5_k: return "q5_k";
-    case WeightType::q6_k: return "q6_k";
-    case WeightType::awq4: return "awq4";
+    case WeightType::f32:
+      return "f32";
+    case WeightType::f16:
+      return "f16";
+    case WeightType::bf16:
+      return "bf16";
+    case WeightType::q8_0:
+      return "q8_0";
+    case WeightType::q4_0:
+      return "q4_0";
+    case WeightType::q4_1:
+      return "q4_1";
+    case WeightType::q4_k:
+      return "q4_k";
+    case WeightType::q5_k:
+      return "q5_k";
+    case WeightType::q6_k:
+      return "q6_k";
+    case WeightType::awq4:
+      return "awq4";
   }
   return "?";
 }
@@ -30,14 +40,18 @@ std::int64_t block_elements(WeightType type) {
   switch (type) {
     case WeightType::f32:
     case WeightType::f16:
-    case WeightType::bf16: return 1;
+    case WeightType::bf16:
+      return 1;
     case WeightType::q8_0:
     case WeightType::q4_0:
-    case WeightType::q4_1: return 32;
+    case WeightType::q4_1:
+      return 32;
     case WeightType::q4_k:
     case WeightType::q5_k:
-    case WeightType::q6_k: return 256;
-    case WeightType::awq4: return kAwqGroup;
+    case WeightType::q6_k:
+      return 256;
+    case WeightType::awq4:
+      return kAwqGroup;
   }
   check(false, "block_elements of an unknown weight type");
   return 0;
@@ -45,16 +59,25 @@ std::int64_t block_elements(WeightType type) {
 
 std::int64_t block_bytes(WeightType type) {
   switch (type) {
-    case WeightType::f32: return 4;
+    case WeightType::f32:
+      return 4;
     case WeightType::f16:
-    case WeightType::bf16: return 2;
-    case WeightType::q8_0: return 2 + 32;
-    case WeightType::q4_0: return 2 + 16;
-    case WeightType::q4_1: return 2 + 2 + 16;
-    case WeightType::q4_k: return 2 + 2 + 12 + 128;
-    case WeightType::q5_k: return 2 + 2 + 12 + 32 + 128;
-    case WeightType::q6_k: return 128 + 64 + 16 + 2;
-    case WeightType::awq4: break;
+    case WeightType::bf16:
+      return 2;
+    case WeightType::q8_0:
+      return 2 + 32;
+    case WeightType::q4_0:
+      return 2 + 16;
+    case WeightType::q4_1:
+      return 2 + 2 + 16;
+    case WeightType::q4_k:
+      return 2 + 2 + 12 + 128;
+    case WeightType::q5_k:
+      return 2 + 2 + 12 + 32 + 128;
+    case WeightType::q6_k:
+      return 128 + 64 + 16 + 2;
+    case WeightType::awq4:
+      break;
   }
   check(false, "block_bytes: awq4 has no row blocks");
   return 0;
