@@ -1,5 +1,8 @@
 #include "kernels/paged_attention/attention_tile.h"
 
+#include "kernels/cpu_features.h"
+#include "kernels/cpu_targets.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/paged_attention/attention_tile.cpp"
 #include <hwy/foreach_target.h>
