@@ -4,7 +4,9 @@
 #pragma once
 
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -13,6 +15,7 @@
 #include <vector>
 
 #include "engine/request.h"
+#include "engine/sampler.h"
 #include "engine/scheduler.h"
 #include "engine/stats.h"
 #include "model/decoder.h"
@@ -63,7 +66,7 @@ class Engine {
   void cancel(RequestId id);  // takes effect at the next step; the sink is not called again. Unknown ids are ignored.
 
   bool has_work() const;
-  void step();                                     // next batch -> forward -> sample -> commit and emit
+  void step();                // next batch -> rows -> forward -> sample -> commit and emit
   void wait_for_work(std::chrono::milliseconds timeout);  // returns when there is work, on stop(), or after the timeout
   void stop();  // no further submits; what runs goes on
 
@@ -75,7 +78,13 @@ class Engine {
 
  private:
   void take_submissions();
-  void sample_and_commit(const Batch& batch, std::span<const float> logits);
+  void gather_rows(const Batch& batch);
+  std::vector<Sampled> sample_batch(const Batch& batch, std::span<const float> logits);
+  void report_prompts(const Batch& batch);
+  void count_rows(const Batch& batch);
+  void emit(const Batch& batch, const std::vector<Sampled>& sampled);
+  Output commit_token(Sequence& sequence, const Sampled& sampled);
+  void finished(FinishReason reason);
   void publish_stats();
 
   LoadedModel model_;
@@ -86,6 +95,7 @@ class Engine {
   std::unique_ptr<Decoder> decoder_;
   std::unique_ptr<Scheduler> scheduler_;
   Attestation attestation_;
+  std::vector<TokenId> eos_ids_;
   StepRows rows_;
 
   mutable std::mutex inbox_mutex_;

@@ -47,7 +47,7 @@ struct Request {
 
 struct TokenLogprob {
   TokenId token;
-  float logprob;   // of the model's distribution, before temperature and filters, after penalties and bias
+  float logprob;   // of the model's own distribution: before bias, penalties, temperature and filters
   std::int64_t rank;  // 1 = most likely
 };
 

@@ -41,8 +41,8 @@ class Scheduler {
   ~Scheduler();
 
   void add(std::unique_ptr<Sequence> sequence);
-  // Removes the request's sequences, running or waiting, and frees their pages.
-  void remove(RequestId request);
+  // Removes the request's sequences, running or waiting, and frees their pages; says how many there were.
+  std::int64_t remove(RequestId request);
 
   // Reserves pages for the batch; when they run out, preempts the latest arrivals (recompute later).
   Batch next();

@@ -25,7 +25,8 @@ struct Sequence {
   std::int64_t computed = 0;    // tokens whose K and V are cached
   std::int64_t cached_prompt_tokens = 0;  // of the prompt, found in the prefix index at first admission
   std::vector<PageId> pages;    // cover at least `computed` tokens
-  std::vector<Digest> page_hashes;  // chain hash of each full page known so far
+  Digest prefix_root;                // of the cache's format and the request's salt
+  std::vector<Digest> page_hashes;   // chain hash of each full page known so far
   std::int64_t published_pages = 0;
   bool started = false;         // was admitted once
   std::vector<TokenReport> prompt_reports;

@@ -23,4 +23,8 @@ class MappedFile {
   std::size_t size_ = 0;
 };
 
+// Reads mapped pages in now rather than at their first use. Throws Error where the file no longer reaches so far; where
+// the kernel knows no such call it is only a hint.
+void bring_into_memory(std::span<const std::byte> mapped);
+
 }  // namespace keel

@@ -28,6 +28,8 @@ struct ModelConfig {
   float rms_epsilon = 1e-6f;
   bool tied_head = false;
   bool qk_norm = false;
+  bool qkv_bias = false;
+  bool o_bias = false;
   bool awq = false;
 
   // RoPE with every supported scaling (none, linear, llama3, longrope's short factors) already folded in.

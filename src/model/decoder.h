@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -27,10 +28,24 @@ struct StepRows {
 // Scratch is sized once for `max_tokens` rows. Thread rule: one forward at a time.
 class Decoder {
  public:
-  Decoder(const LoadedModel& model, const KvLayout& layout, std::int64_t max_tokens, std::int64_t max_logit_rows, int threads);
+  // `model` must outlive the decoder.
+  Decoder(const LoadedModel& model,
+          const KvLayout& layout,
+          std::int64_t max_tokens,
+          std::int64_t max_logit_rows,
+          int threads);
 
-  // Writes the rows' K and V into `pool`; returns logits [R, vocabulary], valid until the next call.
+  // Writes the rows' K and V into `pool`; returns logits of rows.logit_rows [R, vocabulary], valid until the next call.
   std::span<const float> forward(const Stream& stream, const StepRows& rows, KvPool& pool);
+
+  // Logits of other rows of the last forward, at most max_logit_rows a call; valid until the next call.
+  std::span<const float> logits(const Stream& stream, std::span<const std::int64_t> rows);
+
+  std::int64_t max_logit_rows() const { return max_logit_rows_; }
+
+  // Called with each layer's new K and V (after RoPE), [tokens, kv_heads, head_dim]; for calibration and probes.
+  using KvObserver = std::function<void(std::int64_t layer, std::int64_t tokens, const float* k, const float* v)>;
+  void observe_kv(KvObserver observer) { observer_ = std::move(observer); }
 
   std::int64_t scratch_bytes() const;
 
@@ -41,13 +56,14 @@ class Decoder {
   const ModelConfig& config_;
   const ModelWeights& weights_;
   Buffer<float> residual_;   // [T, hidden]
-  Buffer<float> normed_;     // [T, hidden]
+  Buffer<float> normed_;     // [max(T, R), hidden]
   Buffer<float> qkv_;        // q [T, H·D], k [T, G·D], v [T, G·D], one after another
   Buffer<float> attended_;   // [T, H·D]
   Buffer<float> gate_;       // [T, intermediate]
   Buffer<float> up_;         // [T, intermediate]
   Buffer<float> logits_;     // [R, vocabulary]
   Buffer<float> workspace_;  // paged attention's
+  KvObserver observer_;
   std::int64_t max_tokens_;
   std::int64_t max_logit_rows_;
 };

@@ -1,0 +1,121 @@
+#include "options.h"
+
+#include <fstream>
+#include <iterator>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "kv/format.h"
+
+namespace keel {
+
+void ModelFlags::add_to(CLI::App& command) {
+  command
+      .add_option("model,-m,--model", model,
+                  "A Hugging Face folder, an org/name in the local Hugging Face cache, or a .gguf file")
+      ->required();
+  command.add_option("--load-format", load_format, "dummy: seeded random weights from a config.json alone")
+      ->check(CLI::IsMember({"auto", "safetensors", "gguf", "dummy"}))
+      ->capture_default_str();
+  command.add_option("--dtype", dtype, "The model's 16-bit type: what 16 means in --kv-cache-dtype")
+      ->check(CLI::IsMember({"auto", "float16", "bfloat16", "float32", "half"}))
+      ->capture_default_str();
+  command.add_option("--dummy-seed", dummy_seed, "Seed of --load-format dummy")->capture_default_str();
+  command.add_option("--dummy-scale", dummy_scale, "Dummy weights are uniform between plus and minus this")->capture_default_str();
+}
+
+LoadOptions ModelFlags::load_options() const {
+  LoadOptions options;
+  options.format = load_format == "dummy"         ? LoadFormat::dummy
+                   : load_format == "safetensors" ? LoadFormat::safetensors
+                   : load_format == "gguf"        ? LoadFormat::gguf
+                                                  : LoadFormat::automatic;
+  options.dummy_seed = dummy_seed;
+  options.dummy_scale = static_cast<float>(dummy_scale);
+  if (dtype != "auto") options.dtype = parse_dtype(dtype);
+  return options;
+}
+
+void EngineFlags::add_to(CLI::App& command) {
+  command.add_option("--kv-cache-dtype", kv_cache_dtype,
+                     "k16v16, k16v8, k8v8, k16v4, auto (16 bits), one type for both, or k=TYPE,v=TYPE");
+  command.add_option("--cache-type-k", cache_type_k, "Type of cached keys (also -ctk)");
+  command.add_option("--cache-type-v", cache_type_v, "Type of cached values (also -ctv)");
+  command.add_option("--kv-cache-memory-bytes", kv_cache_memory, "Size of the KV cache, such as 2GiB");
+  command.add_option("--kv-scales", options.kv_scales, "Scales of FP8 keys and values, made by `keel calibrate`");
+  command.add_option("-c,--max-model-len", options.max_model_len, "Longest context, prompt and answer together");
+  command.add_option("--max-num-seqs", options.max_num_seqs, "Sequences that run at once")->capture_default_str();
+  command.add_option("--max-num-batched-tokens", options.max_num_batched_tokens, "Tokens a step may compute")->capture_default_str();
+  command.add_option("--block-size", options.block_size, "Token slots of a page: a multiple of 16 up to 256")->capture_default_str();
+  command.add_option("--max-queued", options.max_queued, "Waiting requests past which new ones are refused")->capture_default_str();
+  command.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", options.enable_prefix_caching, "Reuse the pages of equal prefixes (on)");
+  command.add_flag("--enable-chunked-prefill,!--no-enable-chunked-prefill", options.enable_chunked_prefill, "Split long prompts over steps (on)");
+  command.add_option("-t,--threads", options.threads, "Threads that compute; 0 = one a processor")->capture_default_str();
+  command.add_option("--seed", options.seed, "Seed of requests that bring none")->capture_default_str();
+}
+
+EngineOptions EngineFlags::engine_options() const {
+  EngineOptions result = options;
+  const bool sides = !cache_type_k.empty() || !cache_type_v.empty();
+  if (sides && !kv_cache_dtype.empty()) fail("--kv-cache-dtype and -ctk/-ctv both name the cache's types: give one of them");
+  if (!kv_cache_dtype.empty()) result.kv_cache_dtype = kv_cache_dtype;
+  if (sides) {
+    result.kv_cache_dtype = cache_type_k.empty() ? "" : "k=" + cache_type_k;
+    if (!cache_type_v.empty()) result.kv_cache_dtype += (cache_type_k.empty() ? "v=" : ",v=") + cache_type_v;
+  }
+  if (!kv_cache_memory.empty()) {
+    result.kv_cache_memory_bytes = parse_bytes(kv_cache_memory);
+    if (result.kv_cache_memory_bytes == 0) fail("--kv-cache-memory-bytes must be positive, found {}", kv_cache_memory);
+  }
+  return result;
+}
+
+std::shared_ptr<const Tokenizer> open_tokenizer(const ModelPath& path) {
+  switch (path.kind) {
+    case ModelFiles::hf_folder: return load_tokenizer(path.path);
+    case ModelFiles::gguf: return load_tokenizer(GgufFile(path.path));
+    case ModelFiles::config_json: return nullptr;
+  }
+  return nullptr;
+}
+
+std::string read_text_file(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) fail("{}: cannot be read", path);
+  return std::string(std::istreambuf_iterator<char>(in), {});
+}
+
+std::unique_ptr<ChatTemplate> open_chat_template(const Tokenizer& tokenizer, const std::string& file) {
+  const std::string source = file.empty() ? tokenizer.chat_template() : read_text_file(file);
+  return source.empty() ? nullptr : std::make_unique<ChatTemplate>(source);
+}
+
+std::unique_ptr<Engine> open_engine(const ModelFlags& model, const EngineFlags& engine) {
+  const ModelPath path = find_model(model.model);
+  const EngineOptions options = engine.engine_options();
+  std::shared_ptr<const Tokenizer> tokenizer = open_tokenizer(path);
+  return std::make_unique<Engine>(load_model(path, model.load_options()), std::move(tokenizer), path.name, options);
+}
+
+void print_attestation(const Attestation& a) {
+  log_info("model {} ({}), weights {}, {}", a.model, a.family, a.weights_format, format_bytes(a.weight_bytes));
+  log_info("KV cache {} ({}): keys {}, values {}, scales {}", short_name(a.format), to_string(a.format), name(a.format.key),
+           name(a.format.value), a.scales);
+  log_info("KV cache {} in {} pages of {} tokens: {} slots at {} bytes a token; longest context {}",
+           format_bytes(a.pool_bytes), a.pages, a.page_size, a.slots, a.bytes_per_token, a.max_model_len);
+  log_info("CPU, {} thread{}, kernels for {}; scratch {}", a.threads, a.threads == 1 ? "" : "s", a.cpu_target,
+           format_bytes(a.scratch_bytes));
+}
+
+std::string render_chat(const ChatTemplate& chat_template, const Tokenizer& tokenizer, Json request) {
+  const auto word = [&](std::optional<TokenId> id) { return id ? tokenizer.token_bytes(*id) : std::string(); };
+  request["bos_token"] = word(tokenizer.bos());
+  request["eos_token"] = word(tokenizer.eos());
+  if (!request.contains("add_generation_prompt")) request["add_generation_prompt"] = true;
+  Result<std::string> text = chat_template.render(request);
+  if (!text) fail("the chat template refused the messages: {}", text.error());
+  return *text;
+}
+
+}  // namespace keel

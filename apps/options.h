@@ -1,0 +1,55 @@
+// The flags that commands share, and what they open.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include <memory>
+#include <string>
+
+#include "engine/engine.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace keel {
+
+struct ModelFlags {
+  std::string model;
+  std::string load_format = "auto";
+  std::string dtype = "auto";
+  std::uint64_t dummy_seed = 0;
+  double dummy_scale = 1e-3;
+
+  void add_to(CLI::App& command);
+  LoadOptions load_options() const;
+};
+
+struct EngineFlags {
+  EngineOptions options;
+  std::string kv_cache_dtype, cache_type_k, cache_type_v;  // -ctk and -ctv are llama.cpp's spelling of the pair
+  std::string kv_cache_memory;
+
+  void add_to(CLI::App& command);
+  EngineOptions engine_options() const;
+};
+
+std::shared_ptr<const Tokenizer> open_tokenizer(const ModelPath& path);  // null for a bare config.json
+// The template in `file`, else the tokenizer's own, else null.
+std::unique_ptr<ChatTemplate> open_chat_template(const Tokenizer& tokenizer, const std::string& file);
+std::string read_text_file(const std::string& path);
+
+std::unique_ptr<Engine> open_engine(const ModelFlags& model, const EngineFlags& engine);
+void print_attestation(const Attestation& attestation);
+
+// The prompt of a chat request (messages, tools, add_generation_prompt, …) as the template writes it. Throws Error with
+// the template's own message.
+std::string render_chat(const ChatTemplate& chat_template, const Tokenizer& tokenizer, Json request);
+
+// Each command adds itself: flags, help, and what to do as its callback.
+void add_serve(CLI::App& app);
+void add_generate(CLI::App& app);
+void add_chat(CLI::App& app);
+void add_inspect(CLI::App& app);
+void add_tokenize(CLI::App& app);
+void add_calibrate(CLI::App& app);
+
+}  // namespace keel

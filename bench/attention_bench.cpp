@@ -1,0 +1,108 @@
+// Time of paged attention for real shapes: µs a layer, GB/s over the bytes of keys and values, GFLOP/s of the two products.
+//
+//   attention_bench --benchmark_filter='smollm2/decode/.*/4096'
+//
+// Decode walks through enough caches that none is found in the last-level cache from the call before.
+#include <benchmark/benchmark.h>
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "kernels/paged_attention/attention_scene.h"
+#include "kv/format.h"
+
+namespace keel {
+namespace {
+
+struct Model {
+  const char* name;
+  std::int64_t heads;
+  std::int64_t kv_heads;
+  std::int64_t head_dim;
+};
+constexpr Model kModels[] = {{"smollm2", 9, 3, 64}, {"32_8_128", 32, 8, 128}};
+constexpr KvFormat kFormats[] = {{DType::f32, DType::f32},
+                                 {DType::f16, DType::f16},
+                                 {DType::bf16, DType::bf16},
+                                 {DType::f16, DType::e4m3},
+                                 {DType::e4m3, DType::e4m3},
+                                 {DType::f16, DType::u4}};
+constexpr std::int64_t kCacheBytes = 100 << 20;  // past any last-level cache's share
+
+SceneShape shape_of(const Model& model, const KvFormat& format, SequenceShape sequence) {
+  return {.format = format,
+          .heads = model.heads,
+          .kv_heads = model.kv_heads,
+          .head_dim = model.head_dim,
+          .sequences = {sequence}};
+}
+
+void report(benchmark::State& state, const AttentionScene& scene, double score_pairs) {
+  const SequenceShape& s = scene.shape_.sequences[0];
+  const double token_bytes =
+      static_cast<double>(scene.key_page_bytes() + scene.value_page_bytes()) / scene.shape_.page_size;
+  const double products = 4.0 * score_pairs * static_cast<double>(scene.shape_.heads * scene.shape_.head_dim);
+  using benchmark::Counter;
+  state.counters["GB/s"] = Counter(token_bytes * s.context * 1e-9, Counter::kIsIterationInvariantRate);
+  state.counters["GFLOP/s"] = Counter(products * 1e-9, Counter::kIsIterationInvariantRate);
+}
+
+void decode(benchmark::State& state, SceneShape shape) {
+  WorkerPool pool(0);
+  const Stream stream{&pool};
+  std::vector<std::unique_ptr<AttentionScene>> layers;
+  layers.push_back(std::make_unique<AttentionScene>(shape));
+  const auto bytes = static_cast<std::int64_t>(layers[0]->keys_.size() + layers[0]->values_.size());
+  const std::int64_t count = std::min<std::int64_t>(30, kCacheBytes / bytes + 1);
+  while (static_cast<std::int64_t>(layers.size()) < count) {
+    layers.push_back(std::make_unique<AttentionScene>(*layers[0]));
+    for (std::size_t i = 0; i < layers.back()->sequences_.size(); ++i) {
+      layers.back()->sequences_[i].pages = layers.back()->tables_[i].data();
+    }
+  }
+  for (auto& layer : layers) layer->run(stream);
+  std::size_t next = 0;
+  for (auto _ : state) {
+    layers[next]->call(stream);
+    next = (next + 1) % layers.size();
+  }
+  report(state, *layers[0], static_cast<double>(shape.sequences[0].context));
+}
+
+void prefill(benchmark::State& state, SceneShape shape) {
+  WorkerPool pool(0);
+  AttentionScene scene(shape);
+  scene.run(Stream{&pool});
+  for (auto _ : state) scene.call(Stream{&pool});
+  const double rows = static_cast<double>(shape.sequences[0].rows);
+  report(state, scene, rows * (rows + 1) / 2);
+}
+
+void register_all() {
+  for (const Model& model : kModels) {
+    for (const KvFormat& format : kFormats) {
+      for (const std::int64_t context : {128, 1024, 4096}) {
+        const auto type = fmt::format("k_{}_v_{}", name(format.key), name(format.value));
+        benchmark::RegisterBenchmark(
+            fmt::format("{}/decode/{}/{}", model.name, type, context).c_str(),
+            [=](benchmark::State& state) { decode(state, shape_of(model, format, {1, context})); })
+            ->Unit(benchmark::kMicrosecond)
+            ->UseRealTime();
+        benchmark::RegisterBenchmark(
+            fmt::format("{}/prefill/{}/{}", model.name, type, context).c_str(),
+            [=](benchmark::State& state) { prefill(state, shape_of(model, format, {context, context})); })
+            ->Unit(benchmark::kMicrosecond)
+            ->UseRealTime();
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace keel
+
+int main(int argc, char** argv) {
+  keel::register_all();
+  benchmark::Initialize(&argc, argv);
+  benchmark::RunSpecifiedBenchmarks();
+}

@@ -1,0 +1,421 @@
+#include "engine/engine.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/random.h"
+#include "engine/sampler.h"
+#include "kernels/cpu_features.h"
+
+namespace keel {
+
+// What other threads have left for the next step.
+struct Engine::Inbox {
+  std::vector<std::unique_ptr<Sequence>> submitted;
+  std::vector<RequestId> cancelled;
+  bool reset_prefix_cache = false;
+  bool stopping = false;
+  std::int64_t queued = 0;  // sequences waiting in the scheduler or here
+  std::int64_t alive = 0;   // sequences not yet finished
+  std::uint64_t next_id = 1;
+  std::uint64_t arrivals = 0;
+};
+
+namespace {
+
+constexpr std::int64_t kDefaultPoolBytes = std::int64_t{4} << 30;
+constexpr std::int64_t kMaxChoices = 128;
+constexpr std::int64_t kLogitRows = 64;  // rows of the vocabulary held at once, unless more sequences run
+
+std::int64_t free_memory_bytes() {
+  return static_cast<std::int64_t>(sysconf(_SC_AVPHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+}
+
+void check_options(const EngineOptions& options) {
+  const auto at_least_one = [](const char* flag, std::int64_t value, std::int64_t most) {
+    if (value < 1 || value > most) fail("--{} must be between 1 and {}, found {}", flag, most, value);
+  };
+  at_least_one("max-num-seqs", options.max_num_seqs, 1 << 16);
+  at_least_one("max-num-batched-tokens", options.max_num_batched_tokens, 1 << 20);
+  if (options.max_model_len < 0) fail("--max-model-len must be positive, found {}", options.max_model_len);
+  if (options.kv_cache_memory_bytes < 0) fail("--kv-cache-memory-bytes must be positive, found {}", options.kv_cache_memory_bytes);
+  if (options.max_num_seqs > options.max_num_batched_tokens) {
+    fail("--max-num-seqs {} is more than --max-num-batched-tokens {}: a step must have room for one token of each sequence",
+         options.max_num_seqs, options.max_num_batched_tokens);
+  }
+}
+
+std::int64_t longest_context(const ModelConfig& config, std::int64_t wanted) {
+  std::int64_t longest = config.max_positions;
+  if (config.context_limit && *config.context_limit < longest) longest = *config.context_limit;
+  if (wanted > longest && longest == config.context_limit) {
+    fail("--max-model-len {} is past {}: {}", wanted, longest, config.context_limit_reason);
+  }
+  if (wanted > longest) fail("--max-model-len {} is more than the model's own {} positions", wanted, longest);
+  return wanted > 0 ? wanted : longest;
+}
+
+std::int64_t pool_bytes(const KvLayout& layout, const EngineOptions& options, std::int64_t context) {
+  if (options.kv_cache_memory_bytes > 0) return options.kv_cache_memory_bytes;
+  const std::int64_t page_size = layout.geometry().page_size;
+  const std::int64_t pages_a_sequence = (context + page_size - 1) / page_size;
+  const std::int64_t most = std::min(kDefaultPoolBytes, free_memory_bytes() / 2);
+  const std::int64_t pages = std::min(pages_a_sequence * options.max_num_seqs, layout.pages_in(most));
+  return pages * layout.page_bytes();
+}
+
+}  // namespace
+
+Engine::Engine(LoadedModel model,
+               std::shared_ptr<const Tokenizer> tokenizer,
+               std::string model_name,
+               EngineOptions options)
+    : model_(std::move(model)),
+      tokenizer_(std::move(tokenizer)),
+      options_(std::move(options)),
+      workers_(options_.threads),
+      inbox_(std::make_unique<Inbox>()) {
+  check_options(options_);
+  const ModelConfig& config = model_.config;
+  const KvGeometry geometry{config.layers, config.kv_heads, config.head_dim, options_.block_size};
+  const KvLayout layout(parse_kv_format(options_.kv_cache_dtype, config.dtype), geometry);
+  const auto formats = paged_attention_formats();
+  if (std::find(formats.begin(), formats.end(), layout.format()) == formats.end()) {
+    fail("KV cache type {}: no attention kernel for this pair; `keel inspect kernels` lists those there are",
+         to_string(layout.format()));
+  }
+  KvScales scales = options_.kv_scales.empty()
+                        ? KvScales::unit(geometry)
+                        : read_calibration(options_.kv_scales, geometry, layout.format());
+
+  std::int64_t context = longest_context(config, options_.max_model_len);
+  pool_ = std::make_unique<KvPool>(layout, std::move(scales), pool_bytes(layout, options_, context));
+  if (pool_->slots() < context) {
+    if (options_.max_model_len > 0) {
+      fail("--max-model-len {} does not fit the KV cache of {}, which holds {} tokens in {}", context,
+           format_bytes(pool_->physical_bytes()), pool_->slots(), to_string(layout.format()));
+    }
+    log_warning("max-model-len is {} instead of the model's {}: that is what the KV cache of {} holds", pool_->slots(),
+                context, format_bytes(pool_->physical_bytes()));
+    context = pool_->slots();
+  }
+  if (!options_.enable_chunked_prefill && options_.max_num_batched_tokens < context) {
+    fail("without chunked prefill --max-num-batched-tokens ({}) must be at least --max-model-len ({})",
+         options_.max_num_batched_tokens, context);
+  }
+  decoder_ = std::make_unique<Decoder>(model_, layout, options_.max_num_batched_tokens,
+                                       std::max(options_.max_num_seqs, kLogitRows), workers_.threads());
+  scheduler_ = std::make_unique<Scheduler>(
+      *pool_, SchedulerLimits{.max_num_seqs = options_.max_num_seqs,
+                              .max_num_batched_tokens = options_.max_num_batched_tokens,
+                              .max_model_len = context,
+                              .chunked_prefill = options_.enable_chunked_prefill,
+                              .prefix_caching = options_.enable_prefix_caching});
+  attestation_ = {.model = std::move(model_name),
+                  .family = config.family,
+                  .weights_format = model_.weights.format,
+                  .format = layout.format(),
+                  .scales = pool_->scales().description(),
+                  .bytes_per_token = layout.bytes_per_token(),
+                  .pages = pool_->pages(),
+                  .page_size = geometry.page_size,
+                  .slots = pool_->slots(),
+                  .pool_bytes = pool_->physical_bytes(),
+                  .weight_bytes = model_.weights.bytes,
+                  .scratch_bytes = decoder_->scratch_bytes(),
+                  .max_model_len = context,
+                  .cpu_target = chosen_target(),
+                  .threads = workers_.threads()};
+  eos_ids_ = config.eos_ids;
+  if (tokenizer_ && tokenizer_->eos()) eos_ids_.push_back(*tokenizer_->eos());
+  std::sort(eos_ids_.begin(), eos_ids_.end());
+  eos_ids_.erase(std::unique(eos_ids_.begin(), eos_ids_.end()), eos_ids_.end());
+  publish_stats();
+}
+
+Engine::~Engine() = default;
+
+Submitted Engine::submit(Request request, OutputSink sink) {
+  const auto invalid = [](std::string message) { return Submitted{SubmitStatus::invalid, 0, std::move(message)}; };
+  const std::int64_t vocabulary = model_.config.vocabulary;
+  const auto prompt = static_cast<std::int64_t>(request.prompt.size());
+  if (prompt == 0) return invalid("the prompt is empty: wanted at least one token");
+  for (TokenId token : request.prompt) {
+    if (token < 0 || token >= vocabulary) {
+      return invalid(fmt::format("the prompt holds token {}; the vocabulary has ids 0 to {}", token, vocabulary - 1));
+    }
+  }
+  if (std::string problem = request.sampling.problem(vocabulary); !problem.empty()) return invalid(problem);
+  if (!request.sampling.stop.empty() && !tokenizer_) return invalid("stop strings need a tokenizer, and the model came without one");
+  if (request.n < 1 || request.n > kMaxChoices) return invalid(fmt::format("n must be between 1 and {}, found {}", kMaxChoices, request.n));
+  if (prompt + request.sampling.max_tokens > attestation_.max_model_len) {
+    return invalid(fmt::format("the longest context here is {} tokens, but {} were asked for ({} in the prompt, {} to generate)",
+                               attestation_.max_model_len, prompt + request.sampling.max_tokens, prompt,
+                               request.sampling.max_tokens));
+  }
+
+  const auto shared = std::make_shared<const Request>(std::move(request));
+  const SamplingParams& sampling = shared->sampling;
+  const Digest root = prefix_root(pool_->layout(), pool_->scales(), shared->cache_salt);
+  std::lock_guard lock(inbox_mutex_);
+  if (inbox_->stopping) return {SubmitStatus::stopping, 0, "the server is shutting down"};
+  if (inbox_->queued + shared->n > options_.max_queued) {
+    return {SubmitStatus::queue_full, 0, fmt::format("{} requests are waiting, which is all the queue holds", inbox_->queued)};
+  }
+  const RequestId id = inbox_->next_id++;
+  const std::uint64_t seed = sampling.seed.value_or(random_u64(options_.seed, id));
+  for (int choice = 0; choice < shared->n; ++choice) {
+    inbox_->submitted.push_back(std::make_unique<Sequence>(Sequence{
+        .request_id = id,
+        .choice = choice,
+        .request = shared,
+        .sink = sink,
+        .seed = seed + static_cast<std::uint64_t>(choice),
+        .arrival = inbox_->arrivals++,
+        .tokens = shared->prompt,
+        .prompt_tokens = prompt,
+        .prefix_root = root,
+        .stream = TokenStream(tokenizer_.get(), sampling.stop, sampling.include_stop_str_in_output, !sampling.skip_special_tokens)}));
+  }
+  inbox_->queued += shared->n;
+  inbox_->alive += shared->n;
+  inbox_changed_.notify_all();
+  return {SubmitStatus::accepted, id, ""};
+}
+
+void Engine::cancel(RequestId id) {
+  std::lock_guard lock(inbox_mutex_);
+  inbox_->cancelled.push_back(id);
+  inbox_changed_.notify_all();
+}
+
+void Engine::stop() {
+  std::lock_guard lock(inbox_mutex_);
+  inbox_->stopping = true;
+  inbox_changed_.notify_all();
+}
+
+void Engine::reset_prefix_cache() {
+  std::lock_guard lock(inbox_mutex_);
+  inbox_->reset_prefix_cache = true;
+}
+
+bool Engine::has_work() const {
+  std::lock_guard lock(inbox_mutex_);
+  return inbox_->alive > 0 || !inbox_->cancelled.empty();
+}
+
+void Engine::wait_for_work(std::chrono::milliseconds timeout) {
+  std::unique_lock lock(inbox_mutex_);
+  inbox_changed_.wait_for(lock, timeout, [&] { return inbox_->alive > 0 || !inbox_->cancelled.empty() || inbox_->stopping; });
+}
+
+EngineStats Engine::stats() const {
+  std::lock_guard lock(stats_mutex_);
+  return stats_;
+}
+
+void Engine::step() {
+  take_submissions();
+  const Batch batch = scheduler_->next();
+  if (!batch.empty()) {
+    gather_rows(batch);
+    const std::span<const float> logits = decoder_->forward(Stream{&workers_}, rows_, *pool_);
+    const std::vector<Sampled> sampled = sample_batch(batch, logits);
+    report_prompts(batch);
+    scheduler_->commit(batch);
+    count_rows(batch);
+    emit(batch, sampled);
+  }
+  publish_stats();
+}
+
+void Engine::take_submissions() {
+  std::lock_guard lock(inbox_mutex_);
+  for (auto& sequence : inbox_->submitted) scheduler_->add(std::move(sequence));
+  inbox_->submitted.clear();
+  for (RequestId id : inbox_->cancelled) {
+    const std::int64_t removed = scheduler_->remove(id);
+    inbox_->alive -= removed;
+    if (removed > 0) {
+      std::lock_guard stats_lock(stats_mutex_);
+      stats_.finished[std::string(name(FinishReason::abort))] += removed;
+    }
+  }
+  inbox_->cancelled.clear();
+  if (std::exchange(inbox_->reset_prefix_cache, false)) pool_->clear_cached();
+}
+
+void Engine::gather_rows(const Batch& batch) {
+  const std::int64_t page_size = pool_->layout().geometry().page_size;
+  rows_.clear();
+  for (const auto& [sequence, tokens, wants_logits] : batch.entries) {
+    const auto first_row = static_cast<std::int64_t>(rows_.tokens.size());
+    for (std::int64_t i = 0; i < tokens; ++i) {
+      const std::int64_t position = sequence->computed + i;
+      rows_.tokens.push_back(sequence->tokens[position]);
+      rows_.positions.push_back(static_cast<std::int32_t>(position));
+      rows_.slots.push_back(sequence->pages[position / page_size] * page_size + position % page_size);
+    }
+    rows_.sequences.push_back({.first_row = first_row,
+                               .rows = tokens,
+                               .context = sequence->computed + tokens,
+                               .pages = sequence->pages.data()});
+    if (wants_logits) rows_.logit_rows.push_back(first_row + tokens - 1);
+  }
+}
+
+// One result an entry; those that want no logits keep token -1.
+std::vector<Sampled> Engine::sample_batch(const Batch& batch, std::span<const float> logits) {
+  std::vector<std::size_t> wanting;
+  for (std::size_t i = 0; i < batch.entries.size(); ++i) {
+    if (batch.entries[i].wants_logits) wanting.push_back(i);
+  }
+  std::vector<Sampled> sampled(batch.entries.size());
+  const std::size_t vocabulary = model_.config.vocabulary;
+  workers_.parallel_for(static_cast<std::int64_t>(wanting.size()), [&](std::int64_t row, int) {
+    const Sequence& sequence = *batch.entries[wanting[row]].sequence;
+    const SamplingParams& params = sequence.request->sampling;
+    std::vector<TokenId> forbidden;
+    if (sequence.output_tokens() < params.min_tokens) {
+      forbidden = params.stop_token_ids;
+      forbidden.insert(forbidden.end(), eos_ids_.begin(), eos_ids_.end());
+    }
+    sampled[wanting[row]] = sample({.logits = logits.subspan(row * vocabulary, vocabulary),
+                                    .params = params,
+                                    .tokens = sequence.tokens,
+                                    .prompt_tokens = sequence.prompt_tokens,
+                                    .forbidden = forbidden,
+                                    .seed = sequence.seed});
+  });
+  return sampled;
+}
+
+// Log-probabilities of prompt tokens, for the requests that want them: row of position p speaks of token p + 1.
+void Engine::report_prompts(const Batch& batch) {
+  const std::size_t vocabulary = model_.config.vocabulary;
+  for (std::size_t i = 0; i < batch.entries.size(); ++i) {
+    auto& [sequence, tokens, wants_logits] = batch.entries[i];
+    const auto& count = sequence->request->sampling.prompt_logprobs;
+    if (!count) continue;
+    auto& reports = sequence->prompt_reports;
+    if (reports.empty()) reports.push_back({.chosen = {sequence->tokens[0], NAN, 0}, .top = {}});
+    std::vector<std::int64_t> rows;
+    for (std::int64_t row = 0; row < tokens; ++row) {
+      const std::int64_t target = sequence->computed + row + 1;
+      if (target < sequence->prompt_tokens && target >= static_cast<std::int64_t>(reports.size())) {
+        rows.push_back(rows_.sequences[i].first_row + row);
+      }
+    }
+    for (std::size_t done = 0; done < rows.size();) {
+      const std::size_t some = std::min<std::size_t>(rows.size() - done, decoder_->max_logit_rows());
+      const auto logits = decoder_->logits(Stream{&workers_}, std::span(rows).subspan(done, some));
+      std::vector<TokenReport> found(some);
+      const std::size_t first = reports.size();
+      workers_.parallel_for(static_cast<std::int64_t>(some), [&](std::int64_t row, int) {
+        found[row] = report_token(logits.subspan(row * vocabulary, vocabulary), sequence->tokens[first + row], *count);
+      });
+      reports.insert(reports.end(), found.begin(), found.end());
+      done += some;
+    }
+  }
+}
+
+void Engine::emit(const Batch& batch, const std::vector<Sampled>& sampled) {
+  for (std::size_t i = 0; i < batch.entries.size(); ++i) {
+    Sequence& sequence = *batch.entries[i].sequence;
+    if (!batch.entries[i].wants_logits) continue;
+    Output output = commit_token(sequence, sampled[i]);
+    if (output.finish != FinishReason::none) finished(output.finish);
+    const OutputSink sink = sequence.sink;
+    if (output.finish != FinishReason::none) scheduler_->finish(sequence);
+    sink(output);
+  }
+}
+
+// Appends the token and decides whether the choice ends with it.
+Output Engine::commit_token(Sequence& sequence, const Sampled& sampled) {
+  const SamplingParams& params = sequence.request->sampling;
+  Output output{.choice = sequence.choice,
+                .prompt_tokens = sequence.prompt_tokens,
+                .cached_tokens = sequence.cached_prompt_tokens};
+  if (sampled.token < 0) {
+    output.finish = FinishReason::error;
+    output.error = "the model gave no finite logit; its weights or the KV cache type may not suit this prompt";
+    output.completion_tokens = sequence.output_tokens();
+    return output;
+  }
+  if (sequence.output_tokens() == 0) output.prompt_reports = std::move(sequence.prompt_reports);
+  sequence.tokens.push_back(sampled.token);
+  output.tokens.push_back(sampled.token);
+  if (sampled.report) output.reports.push_back(*sampled.report);
+  output.completion_tokens = sequence.output_tokens();
+
+  const bool may_stop = sequence.output_tokens() >= params.min_tokens;
+  const auto holds = [&](const std::vector<TokenId>& ids) { return std::find(ids.begin(), ids.end(), sampled.token) != ids.end(); };
+  if (may_stop && holds(params.stop_token_ids)) {
+    output.finish = FinishReason::stop;
+    output.stop_reason = std::to_string(sampled.token);
+  } else if (may_stop && !params.ignore_eos && holds(eos_ids_)) {
+    output.finish = FinishReason::stop;
+  } else {
+    TokenStream::Step text = sequence.stream.push(sampled.token, may_stop);
+    output.text = std::move(text.text);
+    if (text.stopped) {
+      output.finish = FinishReason::stop;
+      output.stop_reason = *text.stopped;
+      return output;
+    }
+    if (sequence.output_tokens() >= params.max_tokens) output.finish = FinishReason::length;
+  }
+  if (output.finish != FinishReason::none) output.text += sequence.stream.finish();
+  return output;
+}
+
+void Engine::finished(FinishReason reason) {
+  {
+    std::lock_guard lock(stats_mutex_);
+    ++stats_.finished[std::string(name(reason))];
+  }
+  std::lock_guard lock(inbox_mutex_);
+  --inbox_->alive;
+}
+
+void Engine::count_rows(const Batch& batch) {
+  std::lock_guard lock(stats_mutex_);
+  ++stats_.steps;
+  for (const auto& [sequence, tokens, wants_logits] : batch.entries) {
+    // After commit: a decode entry has computed all that was known, more than its prompt.
+    const bool decode = tokens == 1 && sequence->computed > sequence->prompt_tokens;
+    (decode ? stats_.decode_rows : stats_.prefill_rows) += tokens;
+    stats_.generation_tokens += wants_logits;
+    if (wants_logits && sequence->output_tokens() == 0) {
+      stats_.prompt_tokens += sequence->prompt_tokens;
+      if (options_.enable_prefix_caching && !sequence->request->sampling.prompt_logprobs) {
+        stats_.prefix_queries += sequence->prompt_tokens;
+        stats_.prefix_hits += sequence->cached_prompt_tokens;
+      }
+    }
+  }
+}
+
+void Engine::publish_stats() {
+  {
+    std::lock_guard lock(inbox_mutex_);
+    inbox_->queued = scheduler_->waiting() + static_cast<std::int64_t>(inbox_->submitted.size());
+  }
+  std::lock_guard lock(stats_mutex_);
+  stats_.running = scheduler_->running();
+  stats_.waiting = scheduler_->waiting();
+  stats_.pages_held = pool_->held();
+  stats_.pages_cached = pool_->cached();
+  stats_.pages_total = pool_->pages();
+  stats_.preemptions = scheduler_->preemptions();
+}
+
+}  // namespace keel

@@ -1,0 +1,290 @@
+// The engine over a small model with random weights: what a sequence gets must not depend on who runs beside it, on how
+// its prompt was split, on what was cached, or on being preempted.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "base/random.h"
+#include "engine/engine.h"
+
+namespace keel {
+namespace {
+
+// Two layers, 6 query and 2 KV heads of 32, vocabulary 300.
+ModelPath small_config() {
+  static const std::filesystem::path path = [] {
+    const auto file = std::filesystem::temp_directory_path() / "keel_engine_test" / "config.json";
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file) << R"({"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 96,
+      "intermediate_size": 160, "num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 32,
+      "max_position_embeddings": 512, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "vocab_size": 300,
+      "tie_word_embeddings": false, "torch_dtype": "float32", "eos_token_id": 299})";
+    return file;
+  }();
+  return {ModelFiles::config_json, path, "small"};
+}
+
+constexpr const char* kFormats[] = {"k16v16", "k16v8", "k8v8", "k16v4"};
+
+std::unique_ptr<Engine> engine_with(EngineOptions options) {
+  options.threads = 2;
+  if (options.kv_cache_memory_bytes == 0) options.kv_cache_memory_bytes = 8 << 20;
+  LoadOptions load{.format = LoadFormat::dummy, .dummy_seed = 5, .dummy_scale = 0.25f};
+  return std::make_unique<Engine>(load_model(small_config(), load), nullptr, "small", options);
+}
+
+std::vector<TokenId> prompt_of(std::int64_t length, std::uint64_t seed) {
+  std::vector<TokenId> prompt(length);
+  for (std::int64_t i = 0; i < length; ++i) prompt[i] = static_cast<TokenId>(random_u64(seed, i) % 299);
+  return prompt;
+}
+
+struct Collected {
+  std::vector<TokenId> tokens;
+  std::vector<float> logprobs;
+  FinishReason finish = FinishReason::none;
+  std::int64_t cached = 0;
+  std::vector<TokenReport> prompt_reports;
+};
+
+OutputSink into(Collected& collected) {
+  return [&](const Output& output) {
+    collected.tokens.insert(collected.tokens.end(), output.tokens.begin(), output.tokens.end());
+    for (const auto& report : output.reports) collected.logprobs.push_back(report.chosen.logprob);
+    if (!output.prompt_reports.empty()) collected.prompt_reports = output.prompt_reports;
+    collected.finish = output.finish;
+    collected.cached = output.cached_tokens;
+  };
+}
+
+Request request_of(std::vector<TokenId> prompt, std::int64_t max_tokens, double temperature = 0) {
+  Request request{.prompt = std::move(prompt)};
+  request.sampling = {.temperature = temperature, .seed = 11, .max_tokens = max_tokens, .ignore_eos = true, .logprobs = 0};
+  return request;
+}
+
+void run(Engine& engine) {
+  while (engine.has_work()) engine.step();
+}
+
+Collected run_alone(Engine& engine, Request request) {
+  Collected collected;
+  EXPECT_EQ(engine.submit(std::move(request), into(collected)).status, SubmitStatus::accepted);
+  run(engine);
+  return collected;
+}
+
+// Sums in another order differ in the last bits, so log-probabilities agree within this bound. A token may only differ
+// where the two likeliest were closer than that, which these prompts avoid. A quantised cache can turn a last-bit
+// difference into one code step of one value; 0.02 nats is far below what a wrong page or length does (whole nats).
+constexpr float kTolerance = 0.02f;
+
+void expect_same(const Collected& a, const Collected& b, const std::string& what) {
+  ASSERT_EQ(a.tokens, b.tokens) << what;
+  for (std::size_t i = 0; i < a.logprobs.size(); ++i) ASSERT_NEAR(a.logprobs[i], b.logprobs[i], kTolerance) << what << " token " << i;
+}
+
+TEST(Engine, ABatchGivesEachSequenceWhatItGetsAlone) {
+  for (const char* format : kFormats) {
+    auto engine = engine_with({.kv_cache_dtype = format, .max_num_batched_tokens = 256});
+    std::vector<Collected> alone(32), together(32);
+    for (int i = 0; i < 32; ++i) alone[i] = run_alone(*engine, request_of(prompt_of(3 + 5 * i, i), 12, i % 2));
+    engine->reset_prefix_cache();
+    for (int i = 0; i < 32; ++i) {
+      ASSERT_EQ(engine->submit(request_of(prompt_of(3 + 5 * i, i), 12, i % 2), into(together[i])).status, SubmitStatus::accepted);
+    }
+    run(*engine);
+    for (int i = 0; i < 32; ++i) expect_same(alone[i], together[i], fmt::format("{} sequence {}", format, i));
+    EXPECT_EQ(engine->stats().pages_held, 0);
+  }
+}
+
+TEST(Engine, AChunkedPromptIsAWholePrompt) {
+  for (const char* format : kFormats) {
+    auto whole = engine_with({.kv_cache_dtype = format, .max_num_batched_tokens = 512});
+    const Collected expected = run_alone(*whole, request_of(prompt_of(200, 3), 8));
+    for (std::int64_t budget : {16, 17, 64, 199}) {
+      auto chunked = engine_with({.kv_cache_dtype = format, .max_num_seqs = 4, .max_num_batched_tokens = budget});
+      expect_same(expected, run_alone(*chunked, request_of(prompt_of(200, 3), 8)), fmt::format("{} in chunks of {}", format, budget));
+    }
+  }
+}
+
+TEST(Engine, AWarmPrefixIsAColdOne) {
+  for (const char* format : kFormats) {
+    auto engine = engine_with({.kv_cache_dtype = format});
+    const Collected cold = run_alone(*engine, request_of(prompt_of(100, 4), 8));
+    const Collected warm = run_alone(*engine, request_of(prompt_of(100, 4), 8));
+    EXPECT_EQ(cold.cached, 0);
+    EXPECT_EQ(warm.cached, 96);  // six full pages; the last token is always computed
+    expect_same(cold, warm, format);
+    Request salted = request_of(prompt_of(100, 4), 8);
+    salted.cache_salt = "someone else";
+    EXPECT_EQ(run_alone(*engine, salted).cached, 0);
+    std::vector<TokenId> other = prompt_of(100, 4);
+    other[20] ^= 1;
+    EXPECT_EQ(run_alone(*engine, request_of(other, 8)).cached, 16);
+  }
+}
+
+TEST(Engine, AnAnswerContinuedAsAPromptIsFoundCached) {
+  auto engine = engine_with({.kv_cache_dtype = "k16v8"});
+  std::vector<TokenId> prompt = prompt_of(20, 6);
+  const Collected first = run_alone(*engine, request_of(prompt, 30));
+  prompt.insert(prompt.end(), first.tokens.begin(), first.tokens.end());
+  EXPECT_EQ(run_alone(*engine, request_of(prompt, 4)).cached, 48);
+}
+
+TEST(Engine, PrefillGivesDecodesLogits) {
+  for (const char* format : kFormats) {
+    auto engine = engine_with({.kv_cache_dtype = format, .enable_prefix_caching = false});
+    const std::vector<TokenId> prompt = prompt_of(40, 8);
+    const Collected decoded = run_alone(*engine, request_of(prompt, 24));
+    Request again = request_of(prompt, 1);
+    again.prompt.insert(again.prompt.end(), decoded.tokens.begin(), decoded.tokens.end());
+    again.sampling.prompt_logprobs = 0;
+    const Collected prefilled = run_alone(*engine, again);
+    ASSERT_EQ(prefilled.prompt_reports.size(), 64u);
+    EXPECT_TRUE(std::isnan(prefilled.prompt_reports[0].chosen.logprob));
+    for (int i = 0; i < 24; ++i) {
+      EXPECT_EQ(prefilled.prompt_reports[40 + i].chosen.rank, 1) << format << " " << i;
+      EXPECT_NEAR(prefilled.prompt_reports[40 + i].chosen.logprob, decoded.logprobs[i], kTolerance) << format << " " << i;
+    }
+  }
+}
+
+TEST(Engine, PreemptionChangesNothingButTime) {
+  for (bool caching : {true, false}) {
+    const KvLayout layout({DType::f16, DType::e4m3}, {2, 2, 32});
+    auto roomy = engine_with({.kv_cache_dtype = "k16v8", .enable_prefix_caching = caching});
+    auto tight = engine_with({.kv_cache_dtype = "k16v8", .kv_cache_memory_bytes = 20 * layout.page_bytes(), .max_model_len = 200,
+                              .enable_prefix_caching = caching});
+    std::vector<Collected> expected(8), found(8);
+    for (int i = 0; i < 8; ++i) {
+      roomy->submit(request_of(prompt_of(30, i), 100), into(expected[i]));
+      tight->submit(request_of(prompt_of(30, i), 100), into(found[i]));
+    }
+    run(*roomy);
+    run(*tight);
+    EXPECT_EQ(roomy->stats().preemptions, 0);
+    EXPECT_GT(tight->stats().preemptions, 0);
+    for (int i = 0; i < 8; ++i) expect_same(expected[i], found[i], fmt::format("sequence {}", i));
+    EXPECT_EQ(tight->stats().pages_held, 0);
+  }
+}
+
+TEST(Engine, CancellingFreesPagesAndDisturbsNobody) {
+  auto engine = engine_with({});
+  const Collected expected = run_alone(*engine, request_of(prompt_of(50, 1), 40));
+  engine->reset_prefix_cache();
+  Collected kept, dropped;
+  engine->submit(request_of(prompt_of(50, 1), 40), into(kept));
+  const Submitted other = engine->submit(request_of(prompt_of(60, 2), 400), into(dropped));
+  for (int i = 0; i < 5; ++i) engine->step();
+  engine->cancel(other.id);
+  engine->cancel(12345);  // unknown
+  run(*engine);
+  expect_same(expected, kept, "kept");
+  EXPECT_EQ(dropped.finish, FinishReason::none);
+  EXPECT_LE(dropped.tokens.size(), 5u);
+  EXPECT_EQ(engine->stats().pages_held, 0);
+  EXPECT_EQ(engine->stats().finished.at("abort"), 1);
+}
+
+TEST(Engine, ChoicesOfOneRequestShareItsPromptAndDrawApart) {
+  auto engine = engine_with({});
+  Request request = request_of(prompt_of(64, 9), 6, 1.0);
+  request.n = 4;
+  std::map<int, std::vector<TokenId>> choices;
+  std::map<int, std::int64_t> cached;
+  engine->submit(request, [&](const Output& output) {
+    auto& tokens = choices[output.choice];
+    tokens.insert(tokens.end(), output.tokens.begin(), output.tokens.end());
+    cached[output.choice] = output.cached_tokens;
+  });
+  run(*engine);
+  ASSERT_EQ(choices.size(), 4u);
+  EXPECT_NE(choices[0], choices[1]);
+  EXPECT_EQ(cached[0], 0);
+  for (int i = 1; i < 4; ++i) EXPECT_EQ(cached[i], 48) << i;
+}
+
+TEST(Engine, EndsWhereItShould) {
+  auto engine = engine_with({});
+  const std::vector<TokenId> prompt = prompt_of(10, 2);
+  const Collected free_running = run_alone(*engine, request_of(prompt, 20));
+  EXPECT_EQ(free_running.finish, FinishReason::length);
+  const TokenId fourth = free_running.tokens[3];
+  Request stopping = request_of(prompt, 20);
+  stopping.sampling.stop_token_ids = {fourth};
+  const auto first_at = std::find(free_running.tokens.begin(), free_running.tokens.end(), fourth) - free_running.tokens.begin();
+  const Collected stopped = run_alone(*engine, stopping);
+  EXPECT_EQ(stopped.finish, FinishReason::stop);
+  EXPECT_EQ(static_cast<std::ptrdiff_t>(stopped.tokens.size()), first_at + 1);
+  stopping.sampling.min_tokens = 10;
+  const Collected later = run_alone(*engine, stopping);
+  EXPECT_GE(later.tokens.size(), 10u);
+  for (int i = 0; i < 9; ++i) EXPECT_NE(later.tokens[i], fourth);
+}
+
+TEST(Engine, RefusesBadRequestsAndSaysWhy) {
+  auto engine = engine_with({.max_queued = 2});
+  const auto refusal = [&](Request request) {
+    const Submitted submitted = engine->submit(std::move(request), [](const Output&) { FAIL(); });
+    EXPECT_EQ(submitted.status, SubmitStatus::invalid);
+    return submitted.message;
+  };
+  EXPECT_NE(refusal(request_of({}, 1)).find("empty"), std::string::npos);
+  EXPECT_NE(refusal(request_of({300}, 1)).find("300"), std::string::npos);
+  EXPECT_NE(refusal(request_of({-1}, 1)).find("-1"), std::string::npos);
+  EXPECT_NE(refusal(request_of(prompt_of(500, 1), 100)).find("600"), std::string::npos);
+  Request request = request_of({1}, 1);
+  request.sampling.top_p = NAN;
+  EXPECT_NE(refusal(request).find("top_p"), std::string::npos);
+  request = request_of({1}, 1);
+  request.n = 1000;
+  EXPECT_NE(refusal(request).find("n must"), std::string::npos);
+  EXPECT_EQ(engine->submit(request_of({1}, 1), [](const Output&) {}).status, SubmitStatus::accepted);
+  EXPECT_EQ(engine->submit(request_of({1}, 1), [](const Output&) {}).status, SubmitStatus::accepted);
+  EXPECT_EQ(engine->submit(request_of({1}, 1), [](const Output&) {}).status, SubmitStatus::queue_full);
+  run(*engine);
+  engine->stop();
+  EXPECT_EQ(engine->submit(request_of({1}, 1), [](const Output&) {}).status, SubmitStatus::stopping);
+}
+
+TEST(Engine, RefusesImpossibleOptions) {
+  const auto error = [](EngineOptions options) -> std::string {
+    try {
+      engine_with(options);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_NE(error({.kv_cache_memory_bytes = 100}).find("too small for one page"), std::string::npos);
+  EXPECT_NE(error({.max_model_len = 4096}).find("512"), std::string::npos);
+  EXPECT_NE(error({.block_size = 5}).find("block size"), std::string::npos);
+  EXPECT_NE(error({.kv_cache_dtype = "u4"}).find("u4 keys"), std::string::npos);
+  EXPECT_NE(error({.max_num_seqs = 4, .max_num_batched_tokens = 64, .enable_chunked_prefill = false}).find("chunked"), std::string::npos);
+}
+
+TEST(Engine, AdmitsWholePromptsByTheStepBudget) {
+  auto engine = engine_with({.kv_cache_memory_bytes = 64 << 20, .max_num_seqs = 32, .max_num_batched_tokens = 2048,
+                             .enable_prefix_caching = false, .enable_chunked_prefill = false});
+  // 32 prompts of a quarter thousand in a budget of eight: cohorts of 8, 7, 7, 7, 3, since each running one takes a row.
+  std::vector<Collected> collected(32);
+  for (int i = 0; i < 32; ++i) engine->submit(request_of(prompt_of(256, i), 30), into(collected[i]));
+  std::vector<std::int64_t> cohorts;
+  for (std::int64_t before = 0; before < 32;) {
+    engine->step();
+    cohorts.push_back(engine->stats().running - before);
+    before = engine->stats().running;
+  }
+  EXPECT_EQ(cohorts, (std::vector<std::int64_t>{8, 7, 7, 7, 3}));
+  run(*engine);
+}
+
+}  // namespace
+}  // namespace keel

@@ -1,0 +1,24 @@
+#include "kv/layout.h"
+
+#include "base/error.h"
+
+namespace keel {
+
+KvLayout::KvLayout(KvFormat format, KvGeometry geometry) : format_(format), geometry_(geometry) {
+  const auto& [layers, kv_heads, head_dim, page_size] = geometry_;
+  if (layers < 1 || layers > 100'000 || kv_heads < 1 || kv_heads > 100'000 || head_dim < 1 || head_dim > 100'000) {
+    fail("KV geometry {} layers x {} KV heads x {} head dim: each must be between 1 and 100,000", layers, kv_heads, head_dim);
+  }
+  if (page_size < kPageSizeStep || page_size > kMaxPageSize || page_size % kPageSizeStep != 0) {
+    fail("block size {} is not supported: wanted a multiple of {} up to {}", page_size, kPageSizeStep, kMaxPageSize);
+  }
+  if (format.value == DType::u4 && head_dim % 2 != 0) fail("u4 values want an even head dim, found {}", head_dim);
+  const std::int64_t elements = kv_heads * page_size * head_dim;
+  key_page_bytes_ = elements * bits(format.key) / 8;
+  value_page_bytes_ = elements * bits(format.value) / 8;
+  if (format.value == DType::u4) value_page_bytes_ += kv_heads * page_size * 4;
+}
+
+std::int64_t KvLayout::bytes_per_token() const { return page_bytes() / geometry_.page_size; }
+
+}  // namespace keel

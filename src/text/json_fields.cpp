@@ -1,0 +1,77 @@
+#include "text/json_fields.h"
+
+#include <fstream>
+#include <iterator>
+
+#include "base/error.h"
+
+namespace keel {
+
+using nlohmann::json;
+
+JsonFields::JsonFields(const json& object, std::string where)
+    : object(object), where(std::move(where)) {
+  if (!object.is_object())
+    fail("{}: an object is needed, found {}", this->where, object.type_name());
+}
+
+bool JsonFields::has(const char* key) const {
+  const auto found = object.find(key);
+  return found != object.end() && !found->is_null();
+}
+
+const json& JsonFields::at(const char* key) const {
+  if (!has(key)) fail("{}: \"{}\" is missing", where, key);
+  return *object.find(key);
+}
+
+std::string JsonFields::text(const char* key) const {
+  const json& value = at(key);
+  if (!value.is_string()) fail("{}: \"{}\" is {}, not a string", where, key, value.type_name());
+  return value.get<std::string>();
+}
+
+std::string JsonFields::text_or(const char* key, std::string otherwise) const {
+  return has(key) ? text(key) : std::move(otherwise);
+}
+
+bool JsonFields::flag_or(const char* key, bool otherwise) const {
+  if (!has(key)) return otherwise;
+  const json& value = at(key);
+  if (!value.is_boolean()) fail("{}: \"{}\" is {}, not true or false", where, key, value.type_name());
+  return value.get<bool>();
+}
+
+std::int64_t JsonFields::integer(const char* key) const {
+  const json& value = at(key);
+  if (!value.is_number_integer())
+    fail("{}: \"{}\" is {}, not a whole number", where, key, value.type_name());
+  return value.get<std::int64_t>();
+}
+
+const json& JsonFields::array(const char* key) const {
+  const json& value = at(key);
+  if (!value.is_array()) fail("{}: \"{}\" is {}, not an array", where, key, value.type_name());
+  return value;
+}
+
+JsonFields JsonFields::inside(const char* key) const {
+  return JsonFields(at(key), where + ", \"" + key + "\"");
+}
+
+json parse_json(std::string_view text, const std::string& where) {
+  try {
+    return json::parse(text.begin(), text.end());
+  } catch (const json::exception& e) {
+    fail("{}: not valid JSON: {}", where, e.what());
+  }
+}
+
+std::string read_text_file(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  if (!file || file.bad()) fail("{}: cannot be read", path.string());
+  return text;
+}
+
+}  // namespace keel

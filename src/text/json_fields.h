@@ -1,0 +1,35 @@
+// Typed look-ups in a JSON object that was read from an untrusted file: a wrong type throws Error naming file and key.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+namespace keel {
+
+// `where`: the file, and the construct within it, as messages should name it.
+struct JsonFields {
+  const nlohmann::json& object;
+  std::string where;
+
+  // Throws Error unless `object` is one.
+  JsonFields(const nlohmann::json& object, std::string where);
+
+  bool has(const char* key) const;  // there, and not null
+  const nlohmann::json& at(const char* key) const;
+  std::string text(const char* key) const;
+  std::string text_or(const char* key, std::string otherwise) const;
+  bool flag_or(const char* key, bool otherwise) const;
+  std::int64_t integer(const char* key) const;
+  const nlohmann::json& array(const char* key) const;
+  JsonFields inside(const char* key) const;
+};
+
+nlohmann::json parse_json(std::string_view text, const std::string& where);
+// The whole file; nothing is too long for memory here, but a folder or an unreadable file throws Error.
+std::string read_text_file(const std::filesystem::path& path);
+
+}  // namespace keel

@@ -1,0 +1,24 @@
+// The steps of a tokenizer.json: each reader refuses, by name, what keel does not do.
+#pragma once
+
+#include <vector>
+
+#include "text/json_fields.h"
+#include "text/normalizer.h"
+#include "text/pre_tokenizer.h"
+#include "text/token_decoder.h"
+#include "text/tokenizer.h"
+
+namespace keel {
+
+void read_normalizer(const JsonFields& fields, Normalizer& normalizer);
+// True when the steps end in ByteLevel: the pieces' bytes are what the model merges.
+bool read_pre_tokenizer(const JsonFields& fields, PreTokenizer& pre_tokenizer);
+void read_decoder(const JsonFields& fields, TokenDecoder& decoder);
+
+struct Surroundings {
+  std::vector<TokenId> prefix, suffix;
+};
+Surroundings read_post_processor(const JsonFields& fields);
+
+}  // namespace keel
