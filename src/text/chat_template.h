@@ -1,7 +1,9 @@
 // Chat templates: the part of Jinja that models' templates use.
 #pragma once
 
+#include <ctime>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -26,7 +28,8 @@ class ChatTemplate {
 
   // `variables`: messages, tools, add_generation_prompt, bos_token, eos_token and whatever else the request names.
   // A failure is the template's own raise_exception or a run-time mistake (line named): the request's fault.
-  Result<std::string> render(const Json& variables) const;
+  // `now` is what strftime_now() formats, in local time: the clock's time where absent.
+  Result<std::string> render(const Json& variables, std::optional<std::time_t> now = {}) const;
 
  private:
   std::unique_ptr<ChatTemplateProgram> program_;

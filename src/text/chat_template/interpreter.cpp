@@ -1,0 +1,617 @@
+// Walks the parsed template. Scopes are chains; a macro keeps the scope it was defined in and sees its latest values.
+#include <algorithm>
+
+#include "text/chat_template/filters.h"
+#include "text/chat_template/methods.h"
+#include "text/chat_template/operators.h"
+#include "text/chat_template/runtime.h"
+#include "text/chat_template/tests.h"
+#include "text/chat_template/unicode.h"
+
+namespace keel::jinja {
+namespace {
+
+constexpr std::string_view kFunctions[] = {
+    "range", "dict", "namespace", "raise_exception", "strftime_now", "cycler", "joiner"};
+constexpr std::int64_t kMaxRange = 100'000;  // Jinja's sandbox has the same
+
+Value make_callable(CallableKind kind, std::string_view name, Value receiver = None{}) {
+  auto callable = std::make_shared<Callable>();
+  callable->kind = kind;
+  callable->name = name;
+  callable->receiver = std::move(receiver);
+  callable->extent.contain(extent_of(callable->receiver));
+  return callable;
+}
+
+// "'str object' has no attribute 'x'"
+std::string missing_attribute(const Value& v, std::string_view name) {
+  if (is_none(v)) return fmt::format("'None' has no attribute {}", repr(name));
+  return fmt::format("'{} object' has no attribute {}", type_name(v), repr(name));
+}
+
+template <class T>
+T* object(const Value& v) {
+  const auto* pointer = std::get_if<std::shared_ptr<T>>(&v);
+  return pointer ? pointer->get() : nullptr;
+}
+
+}  // namespace
+
+Interpreter::~Interpreter() {
+  // Spaces and macros may hold each other in rings and in long chains. Everything they hold moves into flat lists first,
+  // so that no ring stays behind and no chain is destroyed by recursion.
+  std::vector<Dict> attributes;
+  for (const auto& space : spaces_) attributes.push_back(std::move(space->attributes));
+  std::vector<std::shared_ptr<Scope>> scopes;
+  for (const auto& macro : macros_) scopes.push_back(std::move(macro->scope));
+}
+
+std::string Interpreter::run(const Block& block, const Json& variables) {
+  try {
+    auto scope = std::make_shared<Scope>(nullptr);
+    for (const auto& [name, value] : variables.items()) scope->set(name, from_json(value));
+    // What the template sets at its top level hides the variables.
+    auto top = std::make_shared<Scope>(scope);
+    std::string out;
+    run_block(block, top, out);
+    return out;
+  } catch (RenderError& error) {
+    if (error.line == 0) error.line = line_;
+    throw;
+  }
+}
+
+// --- Statements ---
+
+void Interpreter::append(std::string& out, std::string_view text) {
+  budget_.make_bytes(text.size());
+  if (out.size() + text.size() > Budget::kMaxOutputBytes) {
+    raise("the output is larger than {} MiB", Budget::kMaxOutputBytes >> 20);
+  }
+  out += text;
+}
+
+Interpreter::Flow Interpreter::run_block(const Block& block, const std::shared_ptr<Scope>& scope, std::string& out) {
+  if (++depth_ > Budget::kMaxDepth) raise("the template recurses too deep");
+  Flow flow = Flow::on;
+  for (const Statement& statement : block) {
+    flow = run_statement(statement, scope, out);
+    if (flow != Flow::on) break;
+  }
+  --depth_;
+  return flow;
+}
+
+Interpreter::Flow Interpreter::run_statement(const Statement& s, const std::shared_ptr<Scope>& scope, std::string& out) {
+  budget_.step();
+  line_ = s.line;
+  const auto run_inner = [&] {
+    std::string inner;
+    run_block(s.body, std::make_shared<Scope>(scope), inner);
+    return inner;
+  };
+  switch (s.kind) {
+    case StatementKind::text:
+      append(out, s.text);
+      return Flow::on;
+    case StatementKind::print:
+      append(out, print(evaluate(*s.value, scope)));
+      return Flow::on;
+    case StatementKind::condition:
+      for (const auto& [test, body] : s.branches) {
+        if (truth(evaluate(*test, scope))) return run_block(body, scope, out);
+      }
+      return run_block(s.otherwise, scope, out);
+    case StatementKind::loop:
+      return run_loop(s, scope, out);
+    case StatementKind::assign:
+      assign(*s.target, evaluate(*s.value, scope), *scope);
+      return Flow::on;
+    case StatementKind::capture: {
+      Value captured = text(run_inner());
+      if (s.value) captured = filter_block(*s.value, captured, scope);
+      assign(*s.target, std::move(captured), *scope);
+      return Flow::on;
+    }
+    case StatementKind::macro:
+      scope->set(s.macro->name, make_macro(s.macro, scope));
+      return Flow::on;
+    case StatementKind::call: {
+      const Value callee = evaluate(*s.value->children[0], scope);
+      Arguments arguments = evaluate_arguments(*s.value, scope);
+      arguments.named.emplace_back("caller", make_macro(s.macro, scope));
+      append(out, print(call(callee, arguments)));
+      return Flow::on;
+    }
+    case StatementKind::filter:
+      append(out, print(filter_block(*s.value, text(run_inner()), scope)));
+      return Flow::on;
+    case StatementKind::with: {
+      // The values are those outside: the names hide them only in the body.
+      auto inner = std::make_shared<Scope>(scope);
+      for (const auto& [name, value] : s.bindings) assign(*name, evaluate(*value, scope), *inner);
+      return run_block(s.body, inner, out);
+    }
+    case StatementKind::scope:
+      append(out, run_inner());
+      return Flow::on;
+    case StatementKind::stop:
+      return Flow::stop;
+    case StatementKind::skip:
+      return Flow::skip;
+  }
+  check(false, "every statement kind is handled");
+  return Flow::on;
+}
+
+Interpreter::Flow Interpreter::run_loop(const Statement& s, const std::shared_ptr<Scope>& scope, std::string& out) {
+  const Value iterated = evaluate(*s.value, scope);
+  auto loop = std::make_shared<Loop>();
+  loop->extent.contain(extent_of(iterated));
+  auto elements = std::make_shared<Values>(this->elements(iterated));
+  auto filter_scope = std::make_shared<Scope>(scope);
+  loop->pull = [this, elements, filter_scope, &s, i = std::size_t{0}]() mutable -> std::optional<Value> {
+    while (i < elements->size()) {
+      const Value& element = (*elements)[i++];
+      if (!s.filter) return element;
+      budget_.step();
+      assign(*s.target, element, *filter_scope);
+      if (truth(evaluate(*s.filter, filter_scope))) return element;
+    }
+    return std::nullopt;
+  };
+  if (!s.filter) loop->length = static_cast<std::int64_t>(elements->size());
+
+  bool entered = false;
+  while (loop->next()) {
+    budget_.step();
+    entered = true;
+    auto inner = std::make_shared<Scope>(scope);
+    inner->set("loop", loop);
+    assign(*s.target, *loop->current, *inner);
+    if (run_block(s.body, inner, out) == Flow::stop) break;
+  }
+  loop->pull = nullptr;  // it refers to this call
+  return entered ? Flow::on : run_block(s.otherwise, scope, out);
+}
+
+void Interpreter::assign(const Expression& target, Value value, Scope& scope) {
+  if (target.kind == ExpressionKind::name) {
+    scope.set(target.text, std::move(value));
+    return;
+  }
+  if (target.kind == ExpressionKind::space_attribute) {
+    const Value* found = scope.find(target.text);
+    Space* space = found ? object<Space>(*found) : nullptr;
+    if (!space) raise("cannot assign attribute on non-namespace object");
+    if (target.attribute.starts_with('_')) raise("namespace attribute '{}' starts with an underscore", target.attribute);
+    space->attributes.set(text(target.attribute), std::move(value));
+    return;
+  }
+  const Values parts = elements(value);
+  if (parts.size() != target.children.size()) {
+    raise("cannot unpack {} values into {} names", parts.size(), target.children.size());
+  }
+  for (std::size_t i = 0; i < parts.size(); ++i) assign(*target.children[i], parts[i], scope);
+}
+
+std::shared_ptr<Callable> Interpreter::make_macro(std::shared_ptr<const MacroSyntax> syntax, std::shared_ptr<Scope> scope) {
+  auto macro = std::make_shared<Callable>();
+  macro->kind = CallableKind::macro;
+  macro->name = syntax->name;
+  macro->macro = std::move(syntax);
+  macro->scope = std::move(scope);
+  budget_.make_elements(1);
+  macros_.push_back(macro);
+  return macro;
+}
+
+// --- Expressions ---
+
+std::string Interpreter::print(const Value& v) {
+  budget_.walk(v);
+  return to_string(v);
+}
+
+Values Interpreter::elements(const Value& v) {
+  Values out = iterate(v);
+  budget_.make_elements(out.size());
+  return out;
+}
+
+Value Interpreter::evaluate(const Expression& e, const std::shared_ptr<Scope>& scope) {
+  budget_.step();
+  if (++depth_ > Budget::kMaxDepth) raise("the template recurses too deep");
+  const int outer_line = std::exchange(line_, e.line);
+  Value result = evaluate_unguarded(e, scope);
+  line_ = outer_line;
+  --depth_;
+  return result;
+}
+
+Value Interpreter::evaluate_unguarded(const Expression& e, const std::shared_ptr<Scope>& scope) {
+  const auto child = [&](std::size_t i) { return evaluate(*e.children[i], scope); };
+  switch (e.kind) {
+    case ExpressionKind::constant:
+      return e.constant;
+    case ExpressionKind::name:
+      return evaluate_name(e.text, *scope);
+    case ExpressionKind::list:
+      return make_list(evaluate_all(e.children, scope));
+    case ExpressionKind::tuple:
+      return make_tuple(evaluate_all(e.children, scope));
+    case ExpressionKind::dict: {
+      Dict dict;
+      budget_.make_elements(e.children.size());
+      for (std::size_t i = 0; i < e.children.size(); i += 2) {
+        Value key = child(i);
+        dict.set(key, child(i + 1));
+      }
+      return make_dict(std::move(dict));
+    }
+    case ExpressionKind::attribute:
+      return attribute(child(0), e.text);
+    case ExpressionKind::item: {
+      const Value container = child(0);
+      return item(container, child(1));
+    }
+    case ExpressionKind::slice:
+      return evaluate_slice(e, scope);
+    case ExpressionKind::call: {
+      const Value callee = child(0);
+      return call(callee, evaluate_arguments(e, scope));
+    }
+    case ExpressionKind::filter: {
+      const Value input = child(0);
+      return apply_filter(*this, e.text, input, evaluate_arguments(e, scope));
+    }
+    case ExpressionKind::test: {
+      const Value tested = child(0);
+      return apply_test(*this, e.text, tested, evaluate_arguments(e, scope));
+    }
+    case ExpressionKind::conditional:
+      if (truth(child(1))) return child(0);
+      if (e.children[2]) return child(2);
+      return undefined(fmt::format("the inline if-expression on line {} evaluated to false and no else section was defined", e.line));
+    case ExpressionKind::logic_and: {
+      Value left = child(0);
+      return truth(left) ? child(1) : left;
+    }
+    case ExpressionKind::logic_or: {
+      Value left = child(0);
+      return truth(left) ? left : child(1);
+    }
+    case ExpressionKind::logic_not:
+      return !truth(child(0));
+    case ExpressionKind::negate:
+      return negated(child(0));
+    case ExpressionKind::plus:
+      return plus(child(0));
+    case ExpressionKind::binary: {
+      const Value left = child(0);
+      return binary_operation(*this, e.text, left, child(1));
+    }
+    case ExpressionKind::concat: {
+      std::string joined;
+      for (const Value& part : evaluate_all(e.children, scope)) append(joined, print(part));
+      return text(std::move(joined));
+    }
+    case ExpressionKind::compare:
+      return evaluate_compare(e, scope);
+    case ExpressionKind::space_attribute:
+      break;
+  }
+  check(false, "every expression kind is handled");
+  return None{};
+}
+
+Value Interpreter::evaluate_name(const std::string& name, const Scope& scope) {
+  if (const Value* found = scope.find(name)) return *found;
+  if (std::find(std::begin(kFunctions), std::end(kFunctions), name) != std::end(kFunctions)) {
+    return make_callable(CallableKind::function, name);
+  }
+  return undefined(fmt::format("{} is undefined", repr(std::string_view(name))));
+}
+
+Value Interpreter::evaluate_compare(const Expression& e, const std::shared_ptr<Scope>& scope) {
+  Value left = evaluate(*e.children[0], scope);
+  for (std::size_t i = 0; i < e.operators.size(); ++i) {
+    Value right = evaluate(*e.children[i + 1], scope);
+    const std::string& symbol = e.operators[i];
+    bool holds = false;
+    if (symbol == "in" || symbol == "not in") {
+      holds = contains(*this, right, left) == (symbol == "in");
+    } else {
+      // Both sides are walked together, so the lighter one bounds the cost.
+      budget_.step(std::min(extent_of(left).weight, extent_of(right).weight));
+      if (symbol == "==") holds = equal(left, right);
+      if (symbol == "!=") holds = !equal(left, right);
+      if (symbol == "<") holds = less(left, right);
+      if (symbol == ">") holds = less(right, left);
+      if (symbol == "<=") holds = less(left, right) || equal(left, right);
+      if (symbol == ">=") holds = less(right, left) || equal(left, right);
+    }
+    if (!holds) return false;
+    left = std::move(right);
+  }
+  return true;
+}
+
+Value Interpreter::evaluate_slice(const Expression& e, const std::shared_ptr<Scope>& scope) {
+  const Value container = evaluate(*e.children[0], scope);
+  Value parts[3];
+  for (std::size_t i = 0; i < 3; ++i) parts[i] = e.children[i + 1] ? evaluate(*e.children[i + 1], scope) : Value(None{});
+  return sliced(*this, container, parts[0], parts[1], parts[2]);
+}
+
+// The filters of a filter block or a captured block, whose innermost takes `input`.
+Value Interpreter::filter_block(const Expression& e, const Value& input, const std::shared_ptr<Scope>& scope) {
+  const Value inner = e.children[0] ? filter_block(*e.children[0], input, scope) : input;
+  return apply_filter(*this, e.text, inner, evaluate_arguments(e, scope));
+}
+
+Arguments Interpreter::evaluate_arguments(const Expression& e, const std::shared_ptr<Scope>& scope) {
+  Arguments arguments;
+  arguments.positional = evaluate_all(e.positional, scope);
+  for (const auto& [name, value] : e.named) arguments.named.emplace_back(name, evaluate(*value, scope));
+  return arguments;
+}
+
+Values Interpreter::evaluate_all(const std::vector<ExpressionPtr>& list, const std::shared_ptr<Scope>& scope) {
+  Values values;
+  values.reserve(list.size());
+  for (const ExpressionPtr& e : list) values.push_back(evaluate(*e, scope));
+  budget_.make_elements(values.size());
+  return values;
+}
+
+// --- Attributes, items ---
+
+Value Interpreter::method_or_undefined(const Value& v, std::string_view name) {
+  switch (find_method(v, name)) {
+    case MethodStatus::known:
+      return make_callable(CallableKind::method, name, v);
+    case MethodStatus::unsafe:
+      return undefined(fmt::format("access to attribute {} of '{}' object is unsafe.", repr(name), type_name(v)));
+    case MethodStatus::unsupported:
+      raise("attribute {} of '{}' is not supported", repr(name), type_name(v));
+    case MethodStatus::absent:
+      break;
+  }
+  return undefined(missing_attribute(v, name));
+}
+
+Value Interpreter::attribute(const Value& v, std::string_view name) {
+  if (const auto* nothing = std::get_if<Undefined>(&v)) raise("{}", *nothing->message);
+  if (const Dict* dict = as_dict(v)) {
+    if (find_method(v, name) == MethodStatus::absent) {
+      if (const Value* found = dict->find(name)) return *found;
+    }
+    return method_or_undefined(v, name);
+  }
+  if (const Space* space = object<Space>(v)) {
+    const Value* found = space->attributes.find(name);
+    return found ? *found : undefined(missing_attribute(v, name));
+  }
+  if (Loop* loop = object<Loop>(v)) {
+    if (name == "index") return loop->index0 + 1;
+    if (name == "index0") return loop->index0;
+    if (name == "first") return loop->index0 == 0;
+    if (name == "last") return !loop->peek().has_value();
+    if (name == "length") return loop->total();
+    if (name == "revindex") return loop->total() - loop->index0;
+    if (name == "revindex0") return loop->total() - loop->index0 - 1;
+    if (name == "depth") return std::int64_t{1};
+    if (name == "depth0") return std::int64_t{0};
+    if (name == "previtem") return loop->before ? *loop->before : undefined("there is no previous item");
+    if (name == "nextitem") return loop->peek() ? *loop->peek() : undefined("there is no next item");
+  }
+  if (const Callable* cycler = object<Callable>(v); cycler && cycler->kind == CallableKind::cycler && name == "current") {
+    return cycler->items[cycler->position];
+  }
+  return method_or_undefined(v, name);
+}
+
+Value Interpreter::item(const Value& v, const Value& key) {
+  if (const auto* nothing = std::get_if<Undefined>(&v)) raise("{}", *nothing->message);
+  if (const Dict* dict = as_dict(v)) {
+    budget_.walk(key);
+    if (const Value* found = dict->find(key)) return *found;
+  }
+  const Sequence* sequence = as_sequence(v);
+  const bool indexable = sequence && (sequence->kind == SequenceKind::list || sequence->kind == SequenceKind::tuple ||
+                                      sequence->kind == SequenceKind::range);
+  if (const auto index = as_integer(key); index && (indexable || is_string(v))) {
+    const std::string* string = as_string(v);
+    if (string) budget_.walk(v);
+    const std::int64_t size = length(v);
+    const std::int64_t place = *index < 0 ? *index + size : *index;
+    if (place >= 0 && place < size) {
+      if (indexable) return sequence->elements[static_cast<std::size_t>(place)];
+      return sliced(*this, v, place, place + 1, None{});
+    }
+  }
+  if (const std::string* name = as_string(key)) {
+    // What is no item may still be an attribute.
+    return as_dict(v) ? method_or_undefined(v, *name) : attribute(v, *name);
+  }
+  return undefined(fmt::format("{} object has no element {}", type_name(v), extent_of(key).depth == 0 ? repr(key) : "of that key"));
+}
+
+// --- Calls ---
+
+Value Interpreter::call(const Value& callee, const Arguments& arguments) {
+  if (const auto* nothing = std::get_if<Undefined>(&callee)) raise("{}", *nothing->message);
+  Callable* callable = object<Callable>(callee);
+  if (!callable) raise("'{}' object is not callable", type_name(callee));
+  switch (callable->kind) {
+    case CallableKind::function:
+      return call_function(callable->name, arguments);
+    case CallableKind::method:
+      if (Callable* cycler = object<Callable>(callable->receiver)) {  // next() is the only method it has
+        const Value result = cycler->items[cycler->position];
+        cycler->position = (cycler->position + 1) % cycler->items.size();
+        return result;
+      }
+      return call_method(*this, callable->receiver, callable->name, arguments);
+    case CallableKind::macro:
+      return call_macro(*callable, arguments);
+    case CallableKind::joiner:
+      return callable->position++ == 0 ? text("") : callable->items[0];
+    case CallableKind::cycler:
+      break;
+  }
+  raise("a cycler is not callable");
+}
+
+Value Interpreter::call_macro(const Callable& macro, const Arguments& arguments) {
+  const MacroSyntax& syntax = *macro.macro;
+  const auto scope = std::make_shared<Scope>(macro.scope);
+  Values extra;
+  Dict extra_named;
+  const std::size_t count = syntax.parameters.size();
+  for (std::size_t i = 0; i < arguments.positional.size(); ++i) {
+    if (i < count) {
+      scope->set(syntax.parameters[i], arguments.positional[i]);
+    } else {
+      extra.push_back(arguments.positional[i]);
+    }
+  }
+  if (!extra.empty() && !syntax.uses_varargs) {
+    raise("macro '{}' takes not more than {} argument(s)", syntax.name, count);
+  }
+  bool has_caller = false;
+  for (const auto& [name, value] : arguments.named) {
+    const auto found = std::find(syntax.parameters.begin(), syntax.parameters.end(), name);
+    const auto place = static_cast<std::size_t>(found - syntax.parameters.begin());
+    if (place < count && place >= arguments.positional.size()) {
+      scope->set(name, value);
+    } else if (name == "caller" && syntax.uses_caller && place == count) {
+      scope->set(name, value);
+      has_caller = true;
+    } else if (syntax.uses_kwargs) {
+      extra_named.set(text(name), value);
+    } else {
+      raise("macro '{}' takes no keyword argument '{}'", syntax.name, name);
+    }
+  }
+  if (syntax.uses_caller && !has_caller &&
+      std::find(syntax.parameters.begin(), syntax.parameters.end(), "caller") == syntax.parameters.end()) {
+    scope->set("caller", undefined("No caller defined"));
+  }
+  if (syntax.uses_varargs) scope->set("varargs", make_tuple(std::move(extra)));
+  if (syntax.uses_kwargs) scope->set("kwargs", make_dict(std::move(extra_named)));
+
+  const auto is_set = [&](const std::string& name) {
+    return std::any_of(scope->variables.begin(), scope->variables.end(), [&](const auto& entry) { return entry.first == name; });
+  };
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::string& name = syntax.parameters[i];
+    if (is_set(name)) continue;
+    const std::size_t first_default = count - syntax.defaults.size();
+    if (i >= first_default) {
+      scope->set(name, evaluate(*syntax.defaults[i - first_default], scope));
+    } else {
+      scope->set(name, undefined(fmt::format("parameter '{}' was not provided", name)));
+    }
+  }
+  std::string out;
+  const int outer_line = line_;
+  run_block(*syntax.body, scope, out);
+  line_ = outer_line;
+  return text(std::move(out));
+}
+
+Value Interpreter::call_function(const std::string& name, const Arguments& arguments) {
+  if (name == "raise_exception") {
+    const auto bound = arguments.bind("raise_exception()", {"message"}, 1);
+    throw RenderError{print(*bound[0]), line_, true};
+  }
+  if (name == "strftime_now") {
+    const auto bound = arguments.bind("strftime_now()", {"format"}, 1);
+    const std::string* format = as_string(*bound[0]);
+    if (!format) raise("strftime_now() takes a format string");
+    std::tm local{};
+    localtime_r(&now_, &local);
+    // A time without a zone, whose names are empty; and no fractions of seconds.
+    std::string plain;
+    for (std::size_t i = 0; i < format->size(); ++i) {
+      if ((*format)[i] != '%' || i + 1 == format->size()) {
+        plain += (*format)[i];
+        continue;
+      }
+      const char letter = (*format)[++i];
+      if (letter == 'z' || letter == 'Z') continue;
+      if (letter == 'f' || letter == ':') raise("strftime_now(): '%{}' is not supported", letter);
+      plain += '%';
+      plain += letter;
+    }
+    if (plain.size() > 1000) raise("strftime_now(): the format is too long");
+    std::vector<char> buffer(64 * (plain.size() + 1));
+    return text(std::string_view(buffer.data(), std::strftime(buffer.data(), buffer.size(), plain.c_str(), &local)));
+  }
+  if (name == "namespace" || name == "dict") {
+    Dict dict;
+    if (arguments.positional.size() > 1) raise("{}() takes at most 1 positional argument", name);
+    budget_.make_elements(arguments.named.size() + 1);
+    if (!arguments.positional.empty()) {
+      if (const Dict* from = as_dict(arguments.positional[0])) {
+        budget_.make_elements(from->entries.size());
+        dict = *from;
+      } else {
+        for (const Value& pair : elements(arguments.positional[0])) {
+          const Values parts = elements(pair);
+          if (parts.size() != 2) raise("{}() takes pairs of key and value", name);
+          dict.set(parts[0], parts[1]);
+        }
+      }
+    }
+    for (const auto& [key, value] : arguments.named) dict.set(text(key), value);
+    if (name == "dict") return make_dict(std::move(dict));
+    for (const auto& entry : dict.entries) {
+      const std::string* key = as_string(entry.first);
+      if (key && key->starts_with('_')) raise("namespace attribute '{}' starts with an underscore", *key);
+    }
+    auto space = std::make_shared<Space>();
+    space->attributes = std::move(dict);
+    spaces_.push_back(space);
+    return space;
+  }
+  if (name == "range") {
+    std::int64_t bounds[3] = {0, 0, 1};
+    const Values& given = arguments.positional;
+    if (given.empty() || given.size() > 3 || !arguments.named.empty()) raise("range() takes 1 to 3 arguments");
+    for (std::size_t i = 0; i < given.size(); ++i) {
+      const auto number = as_integer(given[i]);
+      if (!number) raise("'{}' object cannot be interpreted as an integer", type_name(given[i]));
+      bounds[given.size() == 1 ? 1 : i] = *number;
+    }
+    const auto [start, stop, step] = bounds;
+    if (step == 0) raise("range() arg 3 must not be zero");
+    Values numbers;
+    // In 128 bits, where neither difference nor next number overflows.
+    for (__int128 n = start; step > 0 ? n < stop : n > stop; n += step) {
+      if (numbers.size() >= static_cast<std::size_t>(kMaxRange)) raise("range too big: more than {} numbers", kMaxRange);
+      numbers.push_back(static_cast<std::int64_t>(n));
+    }
+    budget_.make_elements(numbers.size());
+    Value range = make_sequence(SequenceKind::range, std::move(numbers));
+    object<Sequence>(range)->range_text =
+        step == 1 ? fmt::format("range({}, {})", start, stop) : fmt::format("range({}, {}, {})", start, stop, step);
+    return range;
+  }
+  auto callable = std::make_shared<Callable>();
+  callable->kind = name == "cycler" ? CallableKind::cycler : CallableKind::joiner;
+  if (name == "cycler") {
+    if (arguments.positional.empty() || !arguments.named.empty()) raise("at least one item has to be provided");
+    callable->items = arguments.positional;
+  } else {
+    const auto bound = arguments.bind("joiner()", {"sep"}, 0);
+    callable->items = {bound[0].value_or(text(", "))};
+  }
+  for (const Value& element : callable->items) callable->extent.contain(extent_of(element));
+  return callable;
+}
+
+}  // namespace keel::jinja
