@@ -7,7 +7,6 @@ as text, and as token ids. Exit code 0: both ran and agree, and the score is abo
 """
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -76,6 +75,16 @@ def evaluate(port, model, folder, token_ids):
     raise FileNotFoundError("lm-eval wrote no results")
 
 
+def keep(results, target):
+    """The scores without this machine's description and paths."""
+    with open(results) as file:
+        whole = json.load(file)
+    names = ("results", "n-samples", "versions", "higher_is_better", "lm_eval_version", "transformers_version",
+             "total_evaluation_time_seconds", "start_time", "end_time")
+    with open(target, "w") as file:
+        json.dump({name: whole[name] for name in names if name in whole}, file, indent=1)
+
+
 def main():
     if len(sys.argv) not in (3, 4):
         print(__doc__, file=sys.stderr)
@@ -97,7 +106,7 @@ def main():
                     scores[token_ids] = json.load(file)["results"]["keel_sums"]["acc,none"]
                 if len(sys.argv) == 4:
                     os.makedirs(sys.argv[3], exist_ok=True)
-                    shutil.copy(results, os.path.join(sys.argv[3], f"lm_eval_{'ids' if token_ids else 'text'}.json"))
+                    keep(results, os.path.join(sys.argv[3], f"lm_eval_{'ids' if token_ids else 'text'}.json"))
     finally:
         server.send_signal(signal.SIGTERM)
         code = server.wait(timeout=60)
