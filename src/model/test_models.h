@@ -49,7 +49,9 @@ inline float tiny_value(const std::string& name, std::int64_t i) {
 }
 
 // F32 values, or BF16 or F16 codes of them (all are exact in the three types but BF16's last bits: 251/256 fits 8 bits).
-inline TinyTensor tiny_tensor(const std::string& name, const std::vector<std::int64_t>& shape, const std::string& dtype = "F32") {
+inline TinyTensor tiny_tensor(const std::string& name,
+                              const std::vector<std::int64_t>& shape,
+                              const std::string& dtype = "F32") {
   std::int64_t count = 1;
   for (const std::int64_t size : shape) count *= size;
   std::string data;
@@ -103,9 +105,12 @@ inline TinyTensors tiny_tensors(const Json& config, const std::string& dtype = "
   return tensors;
 }
 
-inline void write_hf_model(const TempFolder& folder, const Json& config, const TinyTensors& tensors) {
+inline void write_hf_model(const TempFolder& folder,
+                           const Json& config,
+                           const TinyTensors& tensors) {
   SafetensorsBuilder builder;
-  for (const auto& [name, tensor] : tensors) builder.add(name, tensor.dtype, tensor.shape, tensor.data);
+  for (const auto& [name, tensor] : tensors)
+    builder.add(name, tensor.dtype, tensor.shape, tensor.data);
   folder.write("config.json", config.dump());
   folder.write("model.safetensors", builder.bytes());
 }
