@@ -1,5 +1,8 @@
 #include "kernels/kv_write/kv_write.h"
 
+#include "kernels/cpu_features.h"
+#include "kernels/cpu_targets.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/kv_write/kv_write.cpp"
 #include <hwy/foreach_target.h>
@@ -137,19 +140,23 @@ void EncodeU4Row(const float* HWY_RESTRICT x,
   const F d;
   V low = hn::LoadU(d, x);
   V high = low;
+  V taint = hn::Sub(low, low);  // becomes NaN where x is infinite or NaN
   for (std::int64_t i = kLanes; i < count; i += kLanes) {
     const V value = hn::LoadU(d, x + i);
     low = hn::Min(low, value);
     high = hn::Max(high, value);
+    taint = hn::Add(taint, hn::Sub(value, value));
   }
-  const float min = hn::GetLane(hn::MinOfLanes(d, low));
-  const float max = hn::GetLane(hn::MaxOfLanes(d, high));
+  const float min = hn::GetLane(hn::MinOfLanes(d, low)) + 0.0f;  // + 0: -0 and 0 are one
+  const float max = hn::GetLane(hn::MaxOfLanes(d, high)) + 0.0f;
   const Half scale = to_half((max - min) / 15.0f);
   const Half zero = to_half(min);
-  parameters[0] = scale;
-  parameters[1] = zero;
   const float step = to_float(scale);
-  if (!(step > 0.0f)) {
+  const bool finite = hn::GetLane(hn::SumOfLanes(d, taint)) == 0.0f && std::isfinite(step) &&
+                      std::isfinite(to_float(zero));
+  parameters[0] = finite ? scale : Half(0);
+  parameters[1] = finite ? zero : Half(0x7e00);  // NaN: the head reads back as NaN
+  if (!finite || step == 0.0f) {
     std::fill_n(codes, count / 2, std::uint8_t{0});
     return;
   }
@@ -252,6 +259,7 @@ void kv_write(const Stream& stream, const KvWriteArgs& args) {
   if (head_dim % 16 != 0 || head_dim > kMaxHeadDim) {
     fail("kv_write wants head_dim a multiple of 16 up to {}, found {}", kMaxHeadDim, head_dim);
   }
+  choose_target_once();
   const auto tokens = static_cast<std::int64_t>(args.slots.size());
   constexpr std::int64_t kTokensPerTask = 16;
   const std::int64_t tasks = (tokens + kTokensPerTask - 1) / kTokensPerTask;

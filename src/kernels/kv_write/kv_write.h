@@ -2,7 +2,8 @@
 //
 // 16-bit and E4M3 are rounded to nearest, ties to even, from stored = value / scale (a division, so that every device
 // gives the same bytes); E4M3 saturates at ±448 and keeps NaN as 0x7F. u4: over the token's head, zero = f16(min),
-// scale = f16((max - min) / 15), code = clamp(round((value - zero) / scale), 0, 15); scale 0 stores code 0.
+// scale = f16((max - min) / 15), code = clamp(round((value - zero) / scale), 0, 15); scale 0 stores code 0. A head with an
+// infinity or NaN, or whose scale or zero overflows f16, stores zero = NaN and reads back as NaN.
 // A slot of -1 is skipped. Other slots' bytes are untouched.
 #pragma once
 

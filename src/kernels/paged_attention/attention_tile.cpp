@@ -1,5 +1,8 @@
 #include "kernels/paged_attention/attention_tile.h"
 
+#include "kernels/cpu_features.h"
+#include "kernels/cpu_targets.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/paged_attention/attention_tile.cpp"
 #include <hwy/foreach_target.h>
@@ -234,6 +237,7 @@ void ConvertStrip(const std::byte* strip,
 // value = zero + scale · code for `tokens` positions of a strip.
 void ConvertU4Strip(const std::byte* strip,
                     const std::byte* parameters,
+                    const std::byte* next,
                     std::int64_t tokens,
                     std::int64_t head_dim,
                     float* HWY_RESTRICT to) {
@@ -243,9 +247,11 @@ void ConvertU4Strip(const std::byte* strip,
   const hn::Rebind<std::int32_t, decltype(d)> di32;
   const auto* codes = reinterpret_cast<const std::uint8_t*>(strip);
   const auto* halves = reinterpret_cast<const Half*>(parameters);
+  const FetchAhead ahead(&next, head_dim / 2);
   for (std::int64_t t = 0; t < tokens; ++t) {
     const auto scale = hn::Set(d, to_float(halves[2 * t]));
     const auto zero = hn::Set(d, to_float(halves[2 * t + 1]));
+    ahead.strip(0, t);
     for (std::int64_t i = 0; i < head_dim / 2; i += kPairs) {
       const auto pairs = hn::PromoteTo(di32, hn::LoadU(du8, codes + t * head_dim / 2 + i));
       const auto low = hn::ConvertTo(d, hn::And(pairs, hn::Set(di32, 15)));
@@ -406,7 +412,8 @@ void AttendTile(const AttentionTile& tile,
         float* to = scratch.values + s * kStripTokens * head_dim;
         const std::int64_t count = std::min(kStripTokens, block.tokens - s * kStripTokens);
         if (value_type == DType::u4) {
-          ConvertU4Strip(block.values[s], block.value_parameters[s], count, head_dim, to);
+          ConvertU4Strip(
+              block.values[s], block.value_parameters[s], next.values[s], count, head_dim, to);
         } else {
           WithStored(value_type, [&](auto stored) {
             ConvertStrip<decltype(stored)>(

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "kernels/cpu_features.h"
 #include "kernels/paged_attention/attention_tile.h"
 
 namespace keel {
@@ -146,6 +147,7 @@ std::int64_t paged_attention_workspace(const KvLayout& layout,
 
 void paged_attention(const Stream& stream, const PagedAttentionArgs& args) {
   check_args(args);
+  choose_target_once();
   if (args.sequences.empty()) return;
   const std::int64_t head_dim = args.kv.layout->geometry().head_dim;
   const int threads = stream.workers->threads();

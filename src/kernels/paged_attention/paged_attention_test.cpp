@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <hwy/targets.h>
 
 #include "base/error.h"
 #include "kernels/cpu_features.h"
@@ -15,11 +14,12 @@ namespace {
 // Calls body(name) once for every instruction set that this processor and this build have.
 template <class Body>
 void for_each_target(const Body& body) {
-  for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    hwy::SetSupportedTargetsForTest(target);
-    body(std::string(hwy::TargetName(target)));
-    hwy::SetSupportedTargetsForTest(0);
+  const std::string before = chosen_target();
+  for (const std::string& target : supported_targets()) {
+    force_target(target);
+    body(target);
   }
+  force_target(before);
 }
 
 WorkerPool& pool_of(int threads) {

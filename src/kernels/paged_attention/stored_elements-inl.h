@@ -28,7 +28,7 @@ struct StoredF32 {
 template <class D, class V16>
 HWY_INLINE hwy::HWY_NAMESPACE::Vec<D> FloatOfHalfBits(D d, V16 bits) {
   namespace hn = hwy::HWY_NAMESPACE;
-#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_SSSE3 || HWY_TARGET == HWY_SSE4
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128 || HWY_TARGET == HWY_SSSE3 || HWY_TARGET == HWY_SSE4
   const hn::RebindToSigned<D> di;
   const auto wide = hn::PromoteTo(di, hn::BitCast(hn::Rebind<std::uint16_t, D>(), bits));
   const auto magnitude = hn::And(wide, hn::Set(di, 0x7fff));

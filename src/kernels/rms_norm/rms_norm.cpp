@@ -1,5 +1,8 @@
 #include "kernels/rms_norm/rms_norm.h"
 
+#include "kernels/cpu_features.h"
+#include "kernels/cpu_targets.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/rms_norm/rms_norm.cpp"
 #include <hwy/foreach_target.h>
@@ -64,6 +67,7 @@ namespace keel {
 HWY_EXPORT(NormRow);
 
 void rms_norm(const Stream& stream, const RmsNormArgs& args) {
+  choose_target_once();
   constexpr std::int64_t kElementsPerTask = 32768;  // some 4 µs
   const std::int64_t rows_per_task = std::max<std::int64_t>(1, kElementsPerTask / args.width);
   const std::int64_t tasks = (args.rows + rows_per_task - 1) / rows_per_task;

@@ -1,5 +1,8 @@
 #include "kernels/silu_mul/silu_mul.h"
 
+#include "kernels/cpu_features.h"
+#include "kernels/cpu_targets.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/silu_mul/silu_mul.cpp"
 #include <hwy/foreach_target.h>
@@ -20,18 +23,18 @@ using V = hn::Vec<F>;
 constexpr std::int64_t kLanes = MaxLanes(F());
 
 // silu(x) · up. e^-|x| keeps the exponential in [0, 1]: silu = x / (1 + e) for x >= 0, x · e / (1 + e) below.
-// |x| · log2(e) is split into the nearest integer and a fraction with the product's rounding error put back, so that e's
-// relative error stays below 2^-21 until it underflows: |error| <= 2^-20 |silu(x) · up| for x > -87, and a magnitude below
-// 2^-118 · |up| beyond.
+// The nearest multiple of ln 2 is taken off |x| in two pieces, the first exact without FMA, so that e's relative error stays
+// below 2^-21 until it underflows: |error| <= 2^-20 |silu(x) · up| for x > -87, and a magnitude below 2^-118 · |up| beyond.
 HWY_INLINE V SiluMul(V x, V up) {
   const F d;
   const V t = hn::Neg(hn::Abs(x));
   const V log2e = hn::Set(d, 0x1.715476p0f);
-  const V log2e_rest = hn::Set(d, 0x1.4ae0cp-26f);
   const V bias = hn::Set(d, kRoundingBias);
   const V biased = hn::Add(hn::Max(hn::Mul(t, log2e), hn::Set(d, -126.0f)), bias);
   const V whole = hn::Sub(biased, bias);
-  const V fraction = hn::MulAdd(t, log2e_rest, hn::MulSub(t, log2e, whole));
+  const V rest = hn::NegMulAdd(whole, hn::Set(d, 0x1.7f7d1cp-20f),
+                               hn::NegMulAdd(whole, hn::Set(d, 0x1.62e4p-1f), t));
+  const V fraction = hn::Mul(rest, log2e);
   V e = ScaleByBiased(d, Exp2Fraction(d, fraction), biased);
   e = hn::IfThenZeroElse(hn::Lt(t, hn::Set(d, -87.0f)), e);
   const V top = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), e, hn::Set(d, 1.0f));
@@ -64,6 +67,7 @@ namespace keel {
 HWY_EXPORT(SiluMulRow);
 
 void silu_mul(const Stream& stream, const SiluMulArgs& args) {
+  choose_target_once();
   constexpr std::int64_t kElementsPerTask = 16384;  // some 5 µs
   const std::int64_t rows_per_task = std::max<std::int64_t>(1, kElementsPerTask / args.width);
   const std::int64_t tasks = (args.rows + rows_per_task - 1) / rows_per_task;
