@@ -66,8 +66,8 @@ Reply::Connection HttpSession::connection() {
 }
 
 asio::awaitable<void> HttpSession::run() {
-  while (co_await serve_one()) {
-  }
+  bool more = true;
+  while (more) more = co_await serve_one();  // g++ 12 miscompiles co_await as the loop's condition
   co_await linger();
 }
 

@@ -1,10 +1,13 @@
 // What every endpoint works with.
 #pragma once
 
-#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <exception>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -29,12 +32,26 @@ struct Api {
   std::set<OutputQueue*> open;      // of requests being answered; the connections' thread
 };
 
-// Runs `work` on the reader's thread; the caller goes on on its own. Exceptions come back too.
+// Runs `work` on the reader's thread; the caller goes on on its own. Exceptions come back too. A caller that is
+// cancelled meanwhile learns of it afterwards: `work` is never abandoned, so it may refer to the caller's frame.
 template <class Work>
 boost::asio::awaitable<std::invoke_result_t<Work>> on_reader(Api& api, Work work) {
-  using Result = std::invoke_result_t<Work>;
-  auto task = [&work]() -> boost::asio::awaitable<Result> { co_return work(); };
-  co_return co_await boost::asio::co_spawn(api.reader, task, boost::asio::use_awaitable);
+  namespace asio = boost::asio;
+  std::optional<std::invoke_result_t<Work>> result;
+  std::exception_ptr failure;
+  auto start = [&](auto handler) {
+    asio::post(api.reader, [&, guard = asio::make_work_guard(handler), handler = std::move(handler)]() mutable {
+      try {
+        result.emplace(work());
+      } catch (...) {
+        failure = std::current_exception();
+      }
+      asio::post(std::move(handler));
+    });
+  };
+  co_await asio::async_initiate<const asio::use_awaitable_t<>, void()>(start, asio::use_awaitable);
+  if (failure) std::rethrow_exception(failure);
+  co_return std::move(*result);
 }
 
 }  // namespace keel
