@@ -31,10 +31,11 @@ float read_range(const float* values, std::int64_t count) {
 std::int64_t multiply_adds(float* sink) {
   const hn::ScalableTag<float> tag;
   constexpr int kChains = 12;
-  constexpr std::int64_t kRounds = 20000;
+  constexpr std::int64_t kRounds = 5000;
   hn::Vec<decltype(tag)> sums[kChains];
 #pragma GCC unroll 12
-  for (int i = 0; i < kChains; ++i) sums[i] = hn::Set(tag, *sink);
+  for (int i = 0; i < kChains; ++i)
+    sums[i] = hn::Set(tag, *sink + static_cast<float>(i));  // unlike, or they are merged
   const auto x = hn::Set(tag, 0.999f), y = hn::Set(tag, 0.001f);
   for (std::int64_t round = 0; round < kRounds; ++round) {
 #pragma GCC unroll 12

@@ -5,9 +5,8 @@
 
 namespace keel {
 
-void check_failed(const char* what, std::source_location where) {
-  std::fprintf(stderr, "keel: internal error: %s (%s:%u)\n", what, where.file_name(),
-               static_cast<unsigned>(where.line()));
+void check_failed(const char* what, const char* file, int line) {
+  std::fprintf(stderr, "keel: internal error: %s (%s:%d)\n", what, file, line);
   std::abort();
 }
 

@@ -6,7 +6,6 @@
 
 #include <fmt/format.h>
 
-#include <source_location>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -26,11 +25,13 @@ template <class... Args>
 }
 
 // Ends the process when `condition` is false: a bug in keel, never bad input.
-[[noreturn]] void check_failed(const char* what, std::source_location where);
+// (Builtins rather than std::source_location, which the clang that builds the fuzzers does not have.)
+[[noreturn]] void check_failed(const char* what, const char* file, int line);
 inline void check(bool condition,
                   const char* what,
-                  std::source_location where = std::source_location::current()) {
-  if (!condition) [[unlikely]] check_failed(what, where);
+                  const char* file = __builtin_FILE(),
+                  int line = __builtin_LINE()) {
+  if (!condition) [[unlikely]] check_failed(what, file, line);
 }
 
 // A value, or the message that says why there is none.

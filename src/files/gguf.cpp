@@ -16,31 +16,49 @@ static_assert(std::endian::native == std::endian::little, "GGUF fields are read 
 
 constexpr std::uint32_t kMagic = 0x46554747;  // "GGUF"
 constexpr std::int64_t kDefaultAlignment = 32;
-constexpr std::uint64_t kMaxNameBytes = 65535;           // the format's own limit for keys
-constexpr std::uint64_t kMaxArrayElements = 1u << 24;    // the largest vocabularies have 2^18 words
-constexpr std::uint64_t kMaxDimensions = 4;              // ggml's
-constexpr std::size_t kSmallestEntryBytes = 8 + 4 + 1;   // a key's length, a type, a one-byte value
-constexpr std::size_t kSmallestTensorBytes = 8 + 4 + 8 + 4 + 8;  // name length, rank, one size, type, offset
+constexpr std::uint64_t kMaxNameBytes = 65535;          // the format's own limit for keys
+constexpr std::uint64_t kMaxArrayElements = 1u << 24;   // the largest vocabularies have 2^18 words
+constexpr std::uint64_t kMaxDimensions = 4;             // ggml's
+constexpr std::size_t kSmallestEntryBytes = 8 + 4 + 1;  // a key's length, a type, a one-byte value
+constexpr std::size_t kSmallestTensorBytes =
+    8 + 4 + 8 + 4 + 8;  // name length, rank, one size, type, offset
 
 enum class ValueType : std::uint32_t {
-  u8, i8, u16, i16, u32, i32, f32, boolean, string, array, u64, i64, f64,
+  u8,
+  i8,
+  u16,
+  i16,
+  u32,
+  i32,
+  f32,
+  boolean,
+  string,
+  array,
+  u64,
+  i64,
+  f64,
 };
 
 std::size_t smallest_bytes(ValueType type) {
   switch (type) {
     case ValueType::u8:
     case ValueType::i8:
-    case ValueType::boolean: return 1;
+    case ValueType::boolean:
+      return 1;
     case ValueType::u16:
-    case ValueType::i16: return 2;
+    case ValueType::i16:
+      return 2;
     case ValueType::u32:
     case ValueType::i32:
-    case ValueType::f32: return 4;
+    case ValueType::f32:
+      return 4;
     case ValueType::string:  // its length
     case ValueType::u64:
     case ValueType::i64:
-    case ValueType::f64: return 8;
-    case ValueType::array: return 12;
+    case ValueType::f64:
+      return 8;
+    case ValueType::array:
+      return 12;
   }
   return 1;
 }
@@ -66,7 +84,8 @@ constexpr Encoding kEncodings[] = {
 // Reads the header from front to back. `where` names what is being read, for messages.
 class Reader {
  public:
-  Reader(const std::string& label, std::span<const std::byte> bytes) : label_(label), bytes_(bytes) {}
+  Reader(const std::string& label, std::span<const std::byte> bytes)
+      : label_(label), bytes_(bytes) {}
 
   std::size_t position() const { return position_; }
   std::size_t left() const { return bytes_.size() - position_; }
@@ -80,7 +99,8 @@ class Reader {
 
   std::string read_string(std::string_view where, std::uint64_t longest) {
     const auto size = read<std::uint64_t>(where);
-    if (size > longest) fail("{}: {}: wanted a string of at most {} bytes, found {}", label_, where, longest, size);
+    if (size > longest)
+      fail("{}: {}: wanted a string of at most {} bytes, found {}", label_, where, longest, size);
     return std::string(reinterpret_cast<const char*>(take(size, where)), size);
   }
 
@@ -88,7 +108,11 @@ class Reader {
   std::uint64_t read_count(std::string_view where, std::size_t smallest) {
     const auto count = read<std::uint64_t>(where);
     if (count > left() / smallest) {
-      fail("{}: {}: the count {} does not fit the {} bytes left in the file", label_, where, count, left());
+      fail("{}: {}: the count {} does not fit the {} bytes left in the file",
+           label_,
+           where,
+           count,
+           left());
     }
     return count;
   }
@@ -103,15 +127,24 @@ class Reader {
 
   std::int64_t read_integer(ValueType type, std::string_view where) {
     switch (type) {
-      case ValueType::u8: return read<std::uint8_t>(where);
-      case ValueType::i8: return read<std::int8_t>(where);
-      case ValueType::u16: return read<std::uint16_t>(where);
-      case ValueType::i16: return read<std::int16_t>(where);
-      case ValueType::u32: return read<std::uint32_t>(where);
-      case ValueType::i32: return read<std::int32_t>(where);
-      case ValueType::i64: return read<std::int64_t>(where);
-      case ValueType::boolean: return read_bool(where) ? 1 : 0;
-      default: break;
+      case ValueType::u8:
+        return read<std::uint8_t>(where);
+      case ValueType::i8:
+        return read<std::int8_t>(where);
+      case ValueType::u16:
+        return read<std::uint16_t>(where);
+      case ValueType::i16:
+        return read<std::int16_t>(where);
+      case ValueType::u32:
+        return read<std::uint32_t>(where);
+      case ValueType::i32:
+        return read<std::int32_t>(where);
+      case ValueType::i64:
+        return read<std::int64_t>(where);
+      case ValueType::boolean:
+        return read_bool(where) ? 1 : 0;
+      default:
+        break;
     }
     const auto value = read<std::uint64_t>(where);
     if (value > static_cast<std::uint64_t>(INT64_MAX)) {
@@ -133,12 +166,17 @@ class Reader {
   GgufValue read_value(std::string_view where) {
     const ValueType type = read_type(where);
     switch (type) {
-      case ValueType::boolean: return read_bool(where);
-      case ValueType::string: return read_string(where, left());
+      case ValueType::boolean:
+        return read_bool(where);
+      case ValueType::string:
+        return read_string(where, left());
       case ValueType::f32:
-      case ValueType::f64: return read_float(type, where);
-      case ValueType::array: return read_array(where);
-      default: return read_integer(type, where);
+      case ValueType::f64:
+        return read_float(type, where);
+      case ValueType::array:
+        return read_array(where);
+      default:
+        return read_integer(type, where);
     }
   }
 
@@ -157,14 +195,19 @@ class Reader {
       return values;
     };
     if (type == ValueType::string) return fill([&] { return read_string(where, left()); });
-    if (type == ValueType::f32 || type == ValueType::f64) return fill([&] { return read_float(type, where); });
+    if (type == ValueType::f32 || type == ValueType::f64)
+      return fill([&] { return read_float(type, where); });
     return fill([&] { return read_integer(type, where); });
   }
 
   const std::byte* take(std::uint64_t size, std::string_view where) {
     if (size > left()) {
       fail("{}: {}: wanted {} bytes at offset {}, found the end of the file after {}",
-           label_, where, size, position_, left());
+           label_,
+           where,
+           size,
+           position_,
+           left());
     }
     const std::byte* start = bytes_.data() + position_;
     position_ += size;
@@ -183,13 +226,19 @@ struct Extent {
 };
 
 // Bytes of the tensor, nullopt for an encoding not in the table (its size is then unknown and its data stay unread).
-std::optional<std::uint64_t> size_of(const GgufTensor& tensor, const std::string& label, std::string_view where) {
+std::optional<std::uint64_t> size_of(const GgufTensor& tensor,
+                                     const std::string& label,
+                                     std::string_view where) {
   const auto* encoding = std::ranges::find(kEncodings, tensor.type, &Encoding::type);
   if (encoding == std::end(kEncodings)) return std::nullopt;
   const std::int64_t columns = tensor.shape.back();
   if (columns % encoding->block_elements != 0) {
     fail("{}: {}: type {} wants rows of a multiple of {} elements, found {}",
-         label, where, tensor.type, encoding->block_elements, columns);
+         label,
+         where,
+         tensor.type,
+         encoding->block_elements,
+         columns);
   }
   std::int64_t size = encoding->block_bytes;
   bool overflow = __builtin_mul_overflow(size, columns / encoding->block_elements, &size);
@@ -213,10 +262,13 @@ GgufFile::GgufFile(std::string label, std::span<const std::byte> bytes) : label_
 
 void GgufFile::parse(std::span<const std::byte> bytes) {
   Reader reader(label_, bytes);
-  if (reader.read<std::uint32_t>("magic") != kMagic) fail("{}: wanted a GGUF file, found another magic number", label_);
+  if (reader.read<std::uint32_t>("magic") != kMagic)
+    fail("{}: wanted a GGUF file, found another magic number", label_);
   const auto version = reader.read<std::uint32_t>("version");
   if (version != 2 && version != 3) {
-    fail("{}: wanted GGUF version 2 or 3, found {}{}", label_, version,
+    fail("{}: wanted GGUF version 2 or 3, found {}{}",
+         label_,
+         version,
          (version & 0xffff) == 0 ? " (a big-endian file, which is not supported)" : "");
   }
   const std::uint64_t tensor_count = reader.read_count("tensor count", kSmallestTensorBytes);
@@ -226,10 +278,12 @@ void GgufFile::parse(std::span<const std::byte> bytes) {
     std::string key = reader.read_string(fmt::format("metadata key {}", i), kMaxNameBytes);
     const std::string where = fmt::format("metadata {}", printable(key));
     GgufValue value = reader.read_value(where);
-    if (!metadata_.emplace(std::move(key), std::move(value)).second) fail("{}: {}: the key appears twice", label_, where);
+    if (!metadata_.emplace(std::move(key), std::move(value)).second)
+      fail("{}: {}: the key appears twice", label_, where);
   }
   const std::int64_t alignment = integer("general.alignment").value_or(kDefaultAlignment);
-  if (alignment <= 0 || alignment > (1 << 24) || !std::has_single_bit(static_cast<std::uint64_t>(alignment))) {
+  if (alignment <= 0 || alignment > (1 << 24) ||
+      !std::has_single_bit(static_cast<std::uint64_t>(alignment))) {
     fail("{}: general.alignment: wanted a power of two up to 2^24, found {}", label_, alignment);
   }
 
@@ -240,7 +294,8 @@ void GgufFile::parse(std::span<const std::byte> bytes) {
     tensor.name = reader.read_string(fmt::format("name of tensor {}", i), kMaxNameBytes);
     const std::string where = fmt::format("tensor {}", printable(tensor.name));
     const auto rank = reader.read<std::uint32_t>(where);
-    if (rank < 1 || rank > kMaxDimensions) fail("{}: {}: wanted 1 to 4 dimensions, found {}", label_, where, rank);
+    if (rank < 1 || rank > kMaxDimensions)
+      fail("{}: {}: wanted 1 to 4 dimensions, found {}", label_, where, rank);
     for (std::uint32_t d = 0; d < rank; ++d) {
       const auto size = reader.read<std::uint64_t>(where);
       if (size == 0 || size > static_cast<std::uint64_t>(INT64_MAX)) {
@@ -251,7 +306,11 @@ void GgufFile::parse(std::span<const std::byte> bytes) {
     tensor.type = reader.read<std::uint32_t>(where);
     const auto offset = reader.read<std::uint64_t>(where);
     if (offset % static_cast<std::uint64_t>(alignment) != 0) {
-      fail("{}: {}: wanted an offset aligned to {} bytes, found {}", label_, where, alignment, offset);
+      fail("{}: {}: wanted an offset aligned to {} bytes, found {}",
+           label_,
+           where,
+           alignment,
+           offset);
     }
     const auto [entry, added] = tensors_.emplace(tensor.name, std::move(tensor));
     if (!added) fail("{}: {}: the name appears twice", label_, where);
@@ -267,7 +326,11 @@ void GgufFile::parse(std::span<const std::byte> bytes) {
     const std::optional<std::uint64_t> size = size_of(*tensor, label_, where);
     if (offset > data_bytes || (size && *size > data_bytes - offset)) {
       fail("{}: {}: its {} bytes at data offset {} pass the end of the file ({} bytes of data)",
-           label_, where, size.value_or(0), offset, data_bytes);
+           label_,
+           where,
+           size.value_or(0),
+           offset,
+           data_bytes);
     }
     if (!size) continue;
     tensor->bytes = bytes.subspan(data_start + offset, *size);
@@ -276,7 +339,10 @@ void GgufFile::parse(std::span<const std::byte> bytes) {
   std::ranges::sort(extents, {}, &Extent::begin);
   for (std::size_t i = 1; i < extents.size(); ++i) {
     if (extents[i].begin < extents[i - 1].end) {
-      fail("{}: tensor {} overlaps tensor {}", label_, printable(*extents[i].name), printable(*extents[i - 1].name));
+      fail("{}: tensor {} overlaps tensor {}",
+           label_,
+           printable(*extents[i].name),
+           printable(*extents[i - 1].name));
     }
   }
 }
@@ -301,7 +367,8 @@ template <>
 constexpr const char* kKind<std::vector<std::string>> = "an array of strings";
 
 const char* kind(const GgufValue& value) {
-  return std::visit([](const auto& held) { return kKind<std::remove_cvref_t<decltype(held)>>; }, value);
+  return std::visit([](const auto& held) { return kKind<std::remove_cvref_t<decltype(held)>>; },
+                    value);
 }
 
 template <class T>
@@ -310,7 +377,11 @@ const T* find(const GgufFile& file, std::string_view key) {
   if (entry == file.metadata().end()) return nullptr;
   const T* value = std::get_if<T>(&entry->second);
   if (value == nullptr) {
-    fail("{}: metadata {}: wanted {}, found {}", file.label(), printable(key), kKind<T>, kind(entry->second));
+    fail("{}: metadata {}: wanted {}, found {}",
+         file.label(),
+         printable(key),
+         kKind<T>,
+         kind(entry->second));
   }
   return value;
 }
@@ -334,9 +405,13 @@ std::optional<double> GgufFile::number(std::string_view key) const {
   return copied(find<double>(*this, key));
 }
 
-std::optional<bool> GgufFile::boolean(std::string_view key) const { return copied(find<bool>(*this, key)); }
+std::optional<bool> GgufFile::boolean(std::string_view key) const {
+  return copied(find<bool>(*this, key));
+}
 
-const std::string* GgufFile::string(std::string_view key) const { return find<std::string>(*this, key); }
+const std::string* GgufFile::string(std::string_view key) const {
+  return find<std::string>(*this, key);
+}
 
 const std::vector<std::string>* GgufFile::strings(std::string_view key) const {
   return find<std::vector<std::string>>(*this, key);

@@ -60,8 +60,10 @@ TEST(Gguf, ReadsEveryKindOfMetadata) {
   EXPECT_EQ(file.number("i32"), -7) << "an integer is a number too";
   EXPECT_FALSE(file.integer("absent"));
   EXPECT_EQ(file.string("absent"), nullptr);
-  expect_parts(error_of([&] { (void)file.integer("text"); }), {"model.gguf", "'text'", "an integer", "a string"});
-  expect_parts(error_of([&] { (void)file.strings("numbers"); }), {"'numbers'", "array of strings", "array of integers"});
+  expect_parts(error_of([&] { (void)file.integer("text"); }),
+               {"model.gguf", "'text'", "an integer", "a string"});
+  expect_parts(error_of([&] { (void)file.strings("numbers"); }),
+               {"'numbers'", "array of strings", "array of integers"});
 }
 
 TEST(Gguf, FindsTensorsWithSlowestDimensionFirst) {
@@ -79,7 +81,8 @@ TEST(Gguf, FindsTensorsWithSlowestDimensionFirst) {
   EXPECT_EQ(blocks.bytes.size(), 840u);
   EXPECT_EQ(blocks.bytes.back(), std::byte{'q'});
   EXPECT_EQ((blocks.bytes.data() - as_bytes(bytes).data()) % 32, 0);
-  EXPECT_TRUE(file.tensors().at("unknown").bytes.empty()) << "an encoding of unknown size is left to its user to refuse";
+  EXPECT_TRUE(file.tensors().at("unknown").bytes.empty())
+      << "an encoding of unknown size is left to its user to refuse";
 }
 
 TEST(Gguf, HonoursItsAlignmentKey) {
@@ -89,7 +92,8 @@ TEST(Gguf, HonoursItsAlignmentKey) {
   builder.tensor("a", 0, {1}, "aaaa");
   builder.tensor("b", 0, {1}, "bbbb");
   const std::string bytes = builder.bytes();
-  EXPECT_EQ(GgufFile("model.gguf", as_bytes(bytes)).tensors().at("b").bytes.front(), std::byte{'b'});
+  EXPECT_EQ(GgufFile("model.gguf", as_bytes(bytes)).tensors().at("b").bytes.front(),
+            std::byte{'b'});
   for (const std::uint32_t wrong : {0u, 48u, 1u << 30}) {
     GgufBuilder bad;
     bad.u32("general.alignment", wrong);
@@ -116,7 +120,8 @@ TEST(Gguf, RefusesEveryTruncation) {
   builder.tensor("t", 0, {4}, std::string(32, 't'));
   const std::string bytes = builder.bytes();
   EXPECT_NO_THROW(GgufFile("model.gguf", as_bytes(bytes)));
-  for (std::size_t size = 0; size < bytes.size() - 16; ++size) {  // the tensor's last 16 bytes are padding
+  for (std::size_t size = 0; size < bytes.size() - 16;
+       ++size) {  // the tensor's last 16 bytes are padding
     EXPECT_THROW(GgufFile("model.gguf", as_bytes(bytes).first(size)), Error) << size;
   }
 }
@@ -172,14 +177,15 @@ TEST(Gguf, RefusesBadMetadata) {
 }
 
 TEST(Gguf, RefusesBadTensors) {
-  const auto with_tensor = [](std::uint32_t type, const std::vector<std::int64_t>& sizes, std::uint64_t offset) {
-    GgufBuilder builder;
-    builder.raw_tensor("first", 0, {8}, 0);
-    builder.raw_tensor("bad", type, sizes, offset);
-    std::string bytes = builder.bytes();
-    bytes.resize((bytes.size() + 31) / 32 * 32 + 64);
-    return bytes;
-  };
+  const auto with_tensor =
+      [](std::uint32_t type, const std::vector<std::int64_t>& sizes, std::uint64_t offset) {
+        GgufBuilder builder;
+        builder.raw_tensor("first", 0, {8}, 0);
+        builder.raw_tensor("bad", type, sizes, offset);
+        std::string bytes = builder.bytes();
+        bytes.resize((bytes.size() + 31) / 32 * 32 + 64);
+        return bytes;
+      };
   EXPECT_NO_THROW(GgufFile("good", as_bytes(with_tensor(0, {8}, 32))));
   expect_refusal(with_tensor(0, {8}, 0), {"'bad'", "overlaps", "'first'"});
   expect_refusal(with_tensor(0, {9}, 32), {"'bad'", "36 bytes", "end of the file"});
@@ -203,7 +209,8 @@ TEST(Gguf, NamesTheFileItCannotOpen) {
   const testing::TempFolder folder;
   const auto path = folder.path() / "absent.gguf";
   expect_parts(error_of([&] { GgufFile file(path); }), {path.string(), "No such file"});
-  expect_parts(error_of([&] { GgufFile file(folder.path()); }), {folder.path().string(), "regular file"});
+  expect_parts(error_of([&] { GgufFile file(folder.path()); }),
+               {folder.path().string(), "regular file"});
   const auto empty = folder.write("empty.gguf", "");
   expect_parts(error_of([&] { GgufFile file(empty); }), {empty.string(), "magic"});
 }

@@ -38,11 +38,13 @@ MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
   if (::fstat(descriptor.value(), &status) != 0) {
     fail("{}: cannot read its size: {}", path.string(), std::strerror(errno));
   }
-  if (!S_ISREG(status.st_mode)) fail("{}: wanted a regular file, found something else", path.string());
+  if (!S_ISREG(status.st_mode))
+    fail("{}: wanted a regular file, found something else", path.string());
   const auto size = static_cast<std::size_t>(status.st_size);
   if (size == 0) return;  // nothing to map; an empty span
   void* memory = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, descriptor.value(), 0);
-  if (memory == MAP_FAILED) fail("{}: cannot map {} bytes: {}", path.string(), size, std::strerror(errno));
+  if (memory == MAP_FAILED)
+    fail("{}: cannot map {} bytes: {}", path.string(), size, std::strerror(errno));
   data_ = static_cast<const std::byte*>(memory);
   size_ = size;
 }
@@ -64,7 +66,8 @@ void bring_into_memory(std::span<const std::byte> mapped) {
   void* start = reinterpret_cast<void*>(first);
   const std::size_t size = address - first + mapped.size();
   if (::madvise(start, size, MADV_POPULATE_READ) == 0) return;
-  if (errno == EFAULT || errno == EHWPOISON) fail("a mapped file became shorter or unreadable: {}", std::strerror(errno));
+  if (errno == EFAULT || errno == EHWPOISON)
+    fail("a mapped file became shorter or unreadable: {}", std::strerror(errno));
   ::madvise(start, size, MADV_WILLNEED);
 }
 

@@ -12,7 +12,7 @@ enum class ModelFiles { hf_folder, gguf, config_json };
 struct ModelPath {
   ModelFiles kind;
   std::filesystem::path path;  // the folder, the .gguf file, or the config.json
-  std::string name;            // as the user wrote it, for served-model-name: folder or file name, or org/name
+  std::string name;            // for served-model-name: the folder's or file's name without .gguf, or org/name as written
 };
 
 // A folder (with config.json or at least a tokenizer), a .gguf file, a config.json (with --load-format dummy), or an

@@ -96,7 +96,10 @@ TEST_F(HubCache, LooksInEveryPlaceAndSaysWhere) {
   ::setenv("HF_HOME", (temp_.path() / "hf").c_str(), 1);
   ::setenv("HOME", temp_.path().c_str(), 1);
   const std::string message = error_of([] { find_model("org/name"); });
-  expect_parts(message, {"hf/hub/models--org--name", ".cache/huggingface/hub/models--org--name", "Nothing is downloaded"});
+  expect_parts(message,
+               {"hf/hub/models--org--name",
+                ".cache/huggingface/hub/models--org--name",
+                "Nothing is downloaded"});
   temp_.write(".cache/huggingface/hub/models--org--name/snapshots/a/config.json", "{}");
   EXPECT_EQ(find_model("org/name").name, "org/name");
   temp_.write("hf/hub/models--gpt2/snapshots/a/config.json", "{}");

@@ -31,16 +31,21 @@ Json parse_json(const std::string& label, std::string_view text) {
       case Json::parse_event_t::object_start:
       case Json::parse_event_t::array_start:
         open.emplace_back();
-        if (open.size() > kMaxDepth) fail("{}: the JSON nests deeper than {} levels", label, kMaxDepth);
+        if (open.size() > kMaxDepth)
+          fail("{}: the JSON nests deeper than {} levels", label, kMaxDepth);
         break;
       case Json::parse_event_t::object_end:
-      case Json::parse_event_t::array_end: open.pop_back(); break;
+      case Json::parse_event_t::array_end:
+        open.pop_back();
+        break;
       case Json::parse_event_t::key: {
         const auto& key = value.get_ref<const std::string&>();
-        if (!open.back().insert(key).second) fail("{}: {} appears twice in the JSON", label, printable(key));
+        if (!open.back().insert(key).second)
+          fail("{}: {} appears twice in the JSON", label, printable(key));
         break;
       }
-      default: break;
+      default:
+        break;
     }
     return true;
   };
@@ -52,10 +57,21 @@ Json parse_json(const std::string& label, std::string_view text) {
 }
 
 std::optional<std::int64_t> element_bytes(std::string_view dtype) {
-  constexpr std::pair<std::string_view, std::int64_t> kSizes[] = {
-      {"F64", 8}, {"F32", 4}, {"F16", 2}, {"BF16", 2},    {"I64", 8},     {"U64", 8},  {"I32", 4},
-      {"U32", 4}, {"I16", 2}, {"U16", 2}, {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"I8", 1},   {"U8", 1},
-      {"BOOL", 1}};
+  constexpr std::pair<std::string_view, std::int64_t> kSizes[] = {{"F64", 8},
+                                                                  {"F32", 4},
+                                                                  {"F16", 2},
+                                                                  {"BF16", 2},
+                                                                  {"I64", 8},
+                                                                  {"U64", 8},
+                                                                  {"I32", 4},
+                                                                  {"U32", 4},
+                                                                  {"I16", 2},
+                                                                  {"U16", 2},
+                                                                  {"F8_E4M3", 1},
+                                                                  {"F8_E5M2", 1},
+                                                                  {"I8", 1},
+                                                                  {"U8", 1},
+                                                                  {"BOOL", 1}};
   for (const auto& [name, bytes] : kSizes) {
     if (name == dtype) return bytes;
   }
@@ -70,8 +86,12 @@ std::vector<std::int64_t> integers(const Json& tensor, const char* key, const st
   }
   std::vector<std::int64_t> values;
   for (const Json& value : *found) {
-    if (!value.is_number_unsigned() || value.get<std::uint64_t>() > static_cast<std::uint64_t>(INT64_MAX)) {
-      fail("{}: {}: wanted integers of 0 to 2^63 - 1, found {}", where, key, printable(value.dump()));
+    if (!value.is_number_unsigned() ||
+        value.get<std::uint64_t>() > static_cast<std::uint64_t>(INT64_MAX)) {
+      fail("{}: {}: wanted integers of 0 to 2^63 - 1, found {}",
+           where,
+           key,
+           printable(value.dump()));
     }
     values.push_back(value.get<std::int64_t>());
   }
@@ -91,25 +111,37 @@ SafetensorsTensor parse_tensor(const std::string& label,
   if (!element) fail("{}: the dtype {} is not supported", where, printable(tensor.dtype));
   tensor.shape = integers(json, "shape", where);
   const std::vector<std::int64_t> offsets = integers(json, "data_offsets", where);
-  if (offsets.size() != 2 || offsets[0] > offsets[1]) fail("{}: wanted data_offsets as [begin, end]", where);
+  if (offsets.size() != 2 || offsets[0] > offsets[1])
+    fail("{}: wanted data_offsets as [begin, end]", where);
 
   std::int64_t wanted = *element;
   for (const std::int64_t size : tensor.shape) {
-    if (__builtin_mul_overflow(wanted, size, &wanted)) fail("{}: the shape's bytes pass 2^63", where);
+    if (__builtin_mul_overflow(wanted, size, &wanted))
+      fail("{}: the shape's bytes pass 2^63", where);
   }
   if (offsets[1] - offsets[0] != wanted) {
     fail("{}: {} [{}] wants {} bytes, found {}",
-         where, tensor.dtype, fmt::join(tensor.shape, ", "), wanted, offsets[1] - offsets[0]);
+         where,
+         tensor.dtype,
+         fmt::join(tensor.shape, ", "),
+         wanted,
+         offsets[1] - offsets[0]);
   }
   if (static_cast<std::uint64_t>(offsets[1]) > data.size()) {
-    fail("{}: it ends at data offset {}, but the file holds {} bytes of data", where, offsets[1], data.size());
+    fail("{}: it ends at data offset {}, but the file holds {} bytes of data",
+         where,
+         offsets[1],
+         data.size());
   }
-  tensor.bytes = data.subspan(static_cast<std::size_t>(offsets[0]), static_cast<std::size_t>(wanted));
+  tensor.bytes =
+      data.subspan(static_cast<std::size_t>(offsets[0]), static_cast<std::size_t>(wanted));
   return tensor;
 }
 
 // The format wants the tensors to cover the data exactly: no overlap, no hole, nothing behind the last.
-void check_cover(const std::string& label, const SafetensorsMap& tensors, std::span<const std::byte> data) {
+void check_cover(const std::string& label,
+                 const SafetensorsMap& tensors,
+                 std::span<const std::byte> data) {
   std::vector<const SafetensorsTensor*> order;
   for (const auto& [name, tensor] : tensors) order.push_back(&tensor);
   std::ranges::sort(order, {}, [](const SafetensorsTensor* t) {
@@ -119,14 +151,19 @@ void check_cover(const std::string& label, const SafetensorsMap& tensors, std::s
   for (const SafetensorsTensor* tensor : order) {
     if (tensor->bytes.data() != reached) {
       fail("{}: tensor {} starts at data offset {}, wanted {} (tensors {})",
-           label, printable(tensor->name), tensor->bytes.data() - data.data(), reached - data.data(),
+           label,
+           printable(tensor->name),
+           tensor->bytes.data() - data.data(),
+           reached - data.data(),
            tensor->bytes.data() < reached ? "overlap" : "leave a hole");
     }
     reached += tensor->bytes.size();
   }
   if (reached != data.data() + data.size()) {
     fail("{}: the tensors end at data offset {}, but the file holds {} bytes of data",
-         label, reached - data.data(), data.size());
+         label,
+         reached - data.data(),
+         data.size());
   }
 }
 
@@ -144,8 +181,12 @@ std::set<std::string> shards_of(const std::string& label, const Json& index) {
   for (const auto& [tensor, file] : map->items()) {
     if (!file.is_string()) fail("{}: tensor {}: wanted a file name", label, printable(tensor));
     const auto name = file.get<std::string>();
-    if (name.empty() || name.find_first_of(std::string_view("/\\\0", 3)) != std::string::npos || name.starts_with('.')) {
-      fail("{}: tensor {}: {} is not the plain name of a file beside the index", label, printable(tensor), printable(name));
+    if (name.empty() || name.find_first_of(std::string_view("/\\\0", 3)) != std::string::npos ||
+        name.starts_with('.')) {
+      fail("{}: tensor {}: {} is not the plain name of a file beside the index",
+           label,
+           printable(tensor),
+           printable(name));
     }
     shards.insert(name);
   }
@@ -163,7 +204,10 @@ SafetensorsMap parse_safetensors(const std::string& label, std::span<const std::
   bytes = bytes.subspan(sizeof(header_bytes));
   if (header_bytes > std::min<std::uint64_t>(bytes.size(), kMaxHeaderBytes)) {
     fail("{}: a header of {} bytes does not fit the file ({} bytes left; at most {})",
-         label, header_bytes, bytes.size(), kMaxHeaderBytes);
+         label,
+         header_bytes,
+         bytes.size(),
+         kMaxHeaderBytes);
   }
   const Json header = parse_json(label, text_of(bytes.first(header_bytes)));
   if (!header.is_object()) fail("{}: the header is not a JSON object", label);
@@ -185,7 +229,8 @@ SafetensorsFolder::SafetensorsFolder(const std::filesystem::path& folder) {
   if (fs::exists(index_path)) {
     const MappedFile file(index_path);
     index = parse_json(index_path.string(), text_of(file.bytes()));
-    for (const std::string& shard : shards_of(index_path.string(), index)) paths.push_back(folder / shard);
+    for (const std::string& shard : shards_of(index_path.string(), index))
+      paths.push_back(folder / shard);
   } else if (fs::exists(folder / "model.safetensors")) {
     paths.push_back(folder / "model.safetensors");
   } else {
@@ -193,8 +238,10 @@ SafetensorsFolder::SafetensorsFolder(const std::filesystem::path& folder) {
       if (entry.path().extension() == ".safetensors") paths.push_back(entry.path());
     }
     if (paths.size() != 1) {
-      fail("{}: wanted model.safetensors, its index, or one *.safetensors file; found {} such files",
-           folder.string(), paths.size());
+      fail(
+          "{}: wanted model.safetensors, its index, or one *.safetensors file; found {} such files",
+          folder.string(),
+          paths.size());
     }
   }
 
@@ -202,7 +249,8 @@ SafetensorsFolder::SafetensorsFolder(const std::filesystem::path& folder) {
     files_.emplace_back(path);
     for (auto& [name, tensor] : parse_safetensors(path.string(), files_.back().bytes())) {
       const auto [known, added] = tensors_.emplace(name, tensor);
-      if (!added) fail("{}: tensor {} is also in {}", path.string(), printable(name), known->second.file);
+      if (!added)
+        fail("{}: tensor {} is also in {}", path.string(), printable(name), known->second.file);
     }
   }
   if (index.is_null()) return;
@@ -210,7 +258,10 @@ SafetensorsFolder::SafetensorsFolder(const std::filesystem::path& folder) {
     const auto tensor = tensors_.find(name);
     const std::string path = (folder / file.get<std::string>()).string();
     if (tensor == tensors_.end() || tensor->second.file != path) {
-      fail("{}: the index places tensor {} in {}, which does not hold it", index_path.string(), printable(name), path);
+      fail("{}: the index places tensor {} in {}, which does not hold it",
+           index_path.string(),
+           printable(name),
+           path);
     }
   }
 }

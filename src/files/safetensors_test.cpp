@@ -15,7 +15,8 @@ using testing::SafetensorsBuilder;
 using testing::TempFolder;
 
 void expect_refusal(const std::string& bytes, const std::vector<std::string>& parts) {
-  const std::string message = error_of([&] { parse_safetensors("model.safetensors", as_bytes(bytes)); });
+  const std::string message =
+      error_of([&] { parse_safetensors("model.safetensors", as_bytes(bytes)); });
   expect_parts(message, {"model.safetensors"});
   expect_parts(message, parts);
 }
@@ -31,7 +32,8 @@ TEST(Safetensors, FindsTensorsOfOneFile) {
   SafetensorsBuilder builder = two_tensors();
   builder.header()["__metadata__"] = {{"format", "pt"}};
   builder.header()["empty"] = {{"dtype", "I64"}, {"shape", {0, 4}}, {"data_offsets", {12, 12}}};
-  builder.header()["scalar"] = {{"dtype", "U8"}, {"shape", json::array()}, {"data_offsets", {16, 17}}};
+  builder.header()["scalar"] = {
+      {"dtype", "U8"}, {"shape", json::array()}, {"data_offsets", {16, 17}}};
   builder.data() += "s";
   const std::string bytes = builder.bytes();
   const SafetensorsMap tensors = parse_safetensors("model.safetensors", as_bytes(bytes));
@@ -64,8 +66,11 @@ TEST(Safetensors, RefusesHeadersThatAreNoObjectOfTensors) {
   expect_refusal(SafetensorsBuilder::with_header("{\"a\":1}", ""), {"'a'", "object"});
   expect_refusal(SafetensorsBuilder::with_header(std::string(100000, '['), ""), {"nests deeper"});
   const std::string tensor = R"({"dtype":"F32","shape":[1],"data_offsets":[0,4]})";
-  expect_refusal(SafetensorsBuilder::with_header("{\"a\":" + tensor + ",\"a\":" + tensor + "}", "abcd"), {"'a'", "twice"});
-  expect_refusal(SafetensorsBuilder::with_header(R"({"a":{"shape":[1],"shape":[1]}})", ""), {"'shape'", "twice"});
+  expect_refusal(
+      SafetensorsBuilder::with_header("{\"a\":" + tensor + ",\"a\":" + tensor + "}", "abcd"),
+      {"'a'", "twice"});
+  expect_refusal(SafetensorsBuilder::with_header(R"({"a":{"shape":[1],"shape":[1]}})", ""),
+                 {"'shape'", "twice"});
 }
 
 TEST(Safetensors, RefusesBadTensors) {
@@ -80,13 +85,15 @@ TEST(Safetensors, RefusesBadTensors) {
   };
   EXPECT_NO_THROW(parse_safetensors("good", as_bytes(with_shape({2}, {0, 8}))));
   expect_refusal(with({{"shape", {2}}, {"data_offsets", {0, 8}}}), {"'a'", "dtype"});
-  expect_refusal(with({{"dtype", "F4"}, {"shape", {2}}, {"data_offsets", {0, 8}}}), {"'a'", "'F4'", "not supported"});
+  expect_refusal(with({{"dtype", "F4"}, {"shape", {2}}, {"data_offsets", {0, 8}}}),
+                 {"'a'", "'F4'", "not supported"});
   expect_refusal(with({{"dtype", "F32"}, {"data_offsets", {0, 8}}}), {"'a'", "shape"});
   expect_refusal(with({{"dtype", "F32"}, {"shape", {2}}}), {"'a'", "data_offsets"});
   expect_refusal(with_shape({-2}, {0, 8}), {"'a'", "shape", "-2"});
   expect_refusal(with_shape({2.0}, {0, 8}), {"'a'", "shape", "2.0"});
   expect_refusal(with_shape({UINT64_MAX}, {0, 8}), {"'a'", "18446744073709551615"});
-  expect_refusal(with_shape(json::array({1, 1, 1, 1, 1, 1, 1, 1, 2}), {0, 8}), {"'a'", "at most 8"});
+  expect_refusal(with_shape(json::array({1, 1, 1, 1, 1, 1, 1, 1, 2}), {0, 8}),
+                 {"'a'", "at most 8"});
   expect_refusal(with_shape({2}, {8, 0}), {"'a'", "[begin, end]"});
   expect_refusal(with_shape({2}, {0}), {"'a'", "[begin, end]"});
   expect_refusal(with_shape({3}, {0, 8}), {"'a'", "F32 [3] wants 12 bytes, found 8"});
@@ -98,7 +105,8 @@ TEST(Safetensors, RefusesOverlapsAndHoles) {
   const auto with_offsets = [](std::int64_t b_begin) {
     SafetensorsBuilder builder;
     builder.header()["a"] = {{"dtype", "F32"}, {"shape", {1}}, {"data_offsets", {0, 4}}};
-    builder.header()["b"] = {{"dtype", "F32"}, {"shape", {1}}, {"data_offsets", {b_begin, b_begin + 4}}};
+    builder.header()["b"] = {
+        {"dtype", "F32"}, {"shape", {1}}, {"data_offsets", {b_begin, b_begin + 4}}};
     builder.data() = std::string(static_cast<std::size_t>(b_begin) + 4, '.');
     return builder.bytes();
   };

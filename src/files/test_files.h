@@ -72,8 +72,13 @@ void append(std::string& bytes, T value) {
 // A safetensors file of tensors in the order they were added.
 class SafetensorsBuilder {
  public:
-  void add(const std::string& name, const std::string& dtype, const std::vector<std::int64_t>& shape, std::string_view data) {
-    header_[name] = {{"dtype", dtype}, {"shape", shape}, {"data_offsets", {data_.size(), data_.size() + data.size()}}};
+  void add(const std::string& name,
+           const std::string& dtype,
+           const std::vector<std::int64_t>& shape,
+           std::string_view data) {
+    header_[name] = {{"dtype", dtype},
+                     {"shape", shape},
+                     {"data_offsets", {data_.size(), data_.size() + data.size()}}};
     data_ += data;
   }
   nlohmann::json& header() { return header_; }
@@ -96,7 +101,8 @@ class GgufBuilder {
  public:
   std::uint32_t magic = 0x46554747;
   std::uint32_t version = 3;
-  std::uint64_t alignment = 32;  // of what bytes() writes; the key general.alignment is the caller's
+  std::uint64_t alignment =
+      32;  // of what bytes() writes; the key general.alignment is the caller's
 
   void raw_entry(std::string_view key, std::uint32_t type, std::string_view value) {
     put_string(entries_, key);
@@ -134,7 +140,10 @@ class GgufBuilder {
   }
 
   // `shape` slowest first, as GgufTensor gives it back; the file has it the other way round.
-  void tensor(std::string_view name, std::uint32_t type, const std::vector<std::int64_t>& shape, std::string_view data) {
+  void tensor(std::string_view name,
+              std::uint32_t type,
+              const std::vector<std::int64_t>& shape,
+              std::string_view data) {
     raw_tensor(name, type, {shape.rbegin(), shape.rend()}, data_.size());
     data_.append(data);
     data_.resize((data_.size() + alignment - 1) / alignment * alignment);

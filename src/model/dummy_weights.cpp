@@ -27,7 +27,8 @@ class DummySource final : public TensorSource {
  public:
   DummySource(const ModelConfig& config, DType type, std::uint64_t seed, float scale)
       : config_(config), type_(type), seed_(seed), scale_(scale) {
-    if (!std::isfinite(scale) || scale < 0) fail("dummy weights: wanted a scale of 0 or more, found {}", scale);
+    if (!std::isfinite(scale) || scale < 0)
+      fail("dummy weights: wanted a scale of 0 or more, found {}", scale);
     if (type_ == DType::f32) return;
     for (std::uint32_t code = 0; code < steps_.size(); ++code) {
       const float value = scale * (static_cast<float>(code) * 0x1p-15f - 1);
@@ -69,15 +70,20 @@ class DummySource final : public TensorSource {
     if (type_ == DType::f32) {
       for (std::int64_t i = 0; i < count; i += 2) {
         const std::uint64_t random = at(i);
-        const float pair[] = {to_unit(static_cast<std::uint32_t>(random)), to_unit(static_cast<std::uint32_t>(random >> 32))};
-        std::memcpy(data + i * 4, pair, static_cast<std::size_t>(std::min<std::int64_t>(2, count - i)) * 4);
+        const float pair[] = {to_unit(static_cast<std::uint32_t>(random)),
+                              to_unit(static_cast<std::uint32_t>(random >> 32))};
+        std::memcpy(
+            data + i * 4, pair, static_cast<std::size_t>(std::min<std::int64_t>(2, count - i)) * 4);
       }
     } else {
       for (std::int64_t i = 0; i < count; i += 4) {
         const std::uint64_t random = at(i);
-        const std::uint16_t four[] = {steps_[random & 0xffff], steps_[random >> 16 & 0xffff],
-                                      steps_[random >> 32 & 0xffff], steps_[random >> 48]};
-        std::memcpy(data + i * 2, four, static_cast<std::size_t>(std::min<std::int64_t>(4, count - i)) * 2);
+        const std::uint16_t four[] = {steps_[random & 0xffff],
+                                      steps_[random >> 16 & 0xffff],
+                                      steps_[random >> 32 & 0xffff],
+                                      steps_[random >> 48]};
+        std::memcpy(
+            data + i * 2, four, static_cast<std::size_t>(std::min<std::int64_t>(4, count - i)) * 2);
       }
     }
     const WeightType type = type_ == DType::f32   ? WeightType::f32
@@ -89,8 +95,13 @@ class DummySource final : public TensorSource {
   // Random codes and zeros lie up to 15 apart, so scales of a tenth give weights of the plain ones' size.
   WeightMatrix awq_matrix(const std::string& name, std::int64_t rows, std::int64_t columns) {
     if (rows % 8 != 0 || columns % kAwqGroup != 0) {
-      fail("dummy weights: {} of [{}, {}] does not divide into AWQ groups of {} columns and words of 8 rows",
-           name, rows, columns, kAwqGroup);
+      fail(
+          "dummy weights: {} of [{}, {}] does not divide into AWQ groups of {} columns and words "
+          "of 8 rows",
+          name,
+          rows,
+          columns,
+          kAwqGroup);
     }
     std::byte* codes = random_bits(name + ".qweight", columns * rows / 2);
     std::byte* zeros = random_bits(name + ".qzeros", columns / kAwqGroup * rows / 2);
@@ -116,7 +127,8 @@ class DummySource final : public TensorSource {
     const std::uint64_t seed = mix64(seed_of(seed_, name));
     for (std::int64_t i = 0; i < bytes; i += 8) {
       const std::uint64_t random = mix64(seed + static_cast<std::uint64_t>(i));
-      std::memcpy(data + i, &random, static_cast<std::size_t>(std::min<std::int64_t>(8, bytes - i)));
+      std::memcpy(
+          data + i, &random, static_cast<std::size_t>(std::min<std::int64_t>(8, bytes - i)));
     }
     return data;
   }
@@ -135,14 +147,18 @@ class DummySource final : public TensorSource {
   DType type_;
   std::uint64_t seed_;
   float scale_;
-  std::vector<std::uint16_t> steps_ = std::vector<std::uint16_t>(65536);  // 16 random bits -> a stored value
+  std::vector<std::uint16_t> steps_ =
+      std::vector<std::uint16_t>(65536);  // 16 random bits -> a stored value
   std::vector<Buffer<std::byte>> matrices_;
   std::int64_t bytes_ = 0;
 };
 
 }  // namespace
 
-std::shared_ptr<TensorSource> make_dummy(const ModelConfig& config, DType type, std::uint64_t seed, float scale) {
+std::shared_ptr<TensorSource> make_dummy(const ModelConfig& config,
+                                         DType type,
+                                         std::uint64_t seed,
+                                         float scale) {
   return std::make_shared<DummySource>(config, type, seed, scale);
 }
 

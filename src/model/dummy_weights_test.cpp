@@ -27,9 +27,11 @@ std::string bytes_of(const WeightMatrix& matrix) {
 }
 
 TEST(DummyWeights, FillTheGeometryWithinTheScale) {
-  for (const auto& [type, dtype] : {std::pair(WeightType::f32, DType::f32), std::pair(WeightType::f16, DType::f16),
+  for (const auto& [type, dtype] : {std::pair(WeightType::f32, DType::f32),
+                                    std::pair(WeightType::f16, DType::f16),
                                     std::pair(WeightType::bf16, DType::bf16)}) {
-    const LoadedModel model = make(tiny_config("Qwen2ForCausalLM"), {.dummy_scale = 0.5f, .dtype = dtype});
+    const LoadedModel model =
+        make(tiny_config("Qwen2ForCausalLM"), {.dummy_scale = 0.5f, .dtype = dtype});
     EXPECT_EQ(model.weights.format, fmt::format("dummy {}", name(dtype)));
     const WeightMatrix& q = model.weights.layers[0].q;
     ASSERT_EQ(q.type, type);
@@ -40,13 +42,15 @@ TEST(DummyWeights, FillTheGeometryWithinTheScale) {
         std::memcpy(&value, q.data + i * static_cast<std::int64_t>(sizeof(T)), sizeof(T));
         return to_float(value);
       };
-      const float value = type == WeightType::f32 ? read(float{}) : type == WeightType::f16 ? read(Half{}) : read(Bf16{});
+      const float value = type == WeightType::f32   ? read(float{})
+                          : type == WeightType::f16 ? read(Half{})
+                                                    : read(Bf16{});
       ASSERT_LE(std::abs(value), 0.5f);
       sum += value;
       squares += value * value;
     }
     const double n = static_cast<double>(count);
-    EXPECT_NEAR(sum / n, 0, 5 * 0.5 / std::sqrt(3 * n));            // five standard errors
+    EXPECT_NEAR(sum / n, 0, 5 * 0.5 / std::sqrt(3 * n));  // five standard errors
     EXPECT_NEAR(squares / n, 0.25 / 3, 5 * 0.25 * std::sqrt(4 / (45 * n)) + 1e-3);
     EXPECT_EQ(model.weights.final_norm[255], 1.0f);
     EXPECT_NE(model.weights.layers[0].k_bias[0], model.weights.layers[1].k_bias[0]);
@@ -83,8 +87,11 @@ TEST(DummyWeights, CountTheirBytesAndTieTheHead) {
 TEST(DummyWeights, PackAwqLayers) {
   Json config = tiny_config("LlamaForCausalLM");
   config["torch_dtype"] = "float16";
-  config["quantization_config"] = {
-      {"quant_method", "awq"}, {"bits", 4}, {"group_size", 128}, {"zero_point", true}, {"version", "gemm"}};
+  config["quantization_config"] = {{"quant_method", "awq"},
+                                   {"bits", 4},
+                                   {"group_size", 128},
+                                   {"zero_point", true},
+                                   {"version", "gemm"}};
   const LoadedModel model = make(config);
   EXPECT_EQ(model.weights.format, "dummy awq int4 g128");
   EXPECT_EQ(model.weights.embedding.type, WeightType::f16);

@@ -42,16 +42,21 @@ struct TinyGguf {
   explicit TinyGguf(std::string architecture_) : architecture(std::move(architecture_)) {}
 
   std::string architecture;
-  std::map<std::string, std::function<void(GgufBuilder&, const std::string& key)>> entries;  // by the key's last part
-  std::map<std::string, StoredType> types;                                                  // F32 where not named
+  std::map<std::string, std::function<void(GgufBuilder&, const std::string& key)>>
+      entries;                              // by the key's last part
+  std::map<std::string, StoredType> types;  // F32 where not named
   std::map<std::string, std::vector<std::int64_t>> shapes;
   std::vector<std::string> absent;
-  std::map<std::string, std::vector<float>> vectors;  // additional ones, "rope_freqs.weight" and so on
+  std::map<std::string, std::vector<float>>
+      vectors;  // additional ones, "rope_freqs.weight" and so on
   std::map<std::string, std::vector<std::string>> tokens;
 
-  bool is_absent(const std::string& name) const { return std::ranges::find(absent, name) != absent.end(); }
+  bool is_absent(const std::string& name) const {
+    return std::ranges::find(absent, name) != absent.end();
+  }
 
-  std::string bytes() const {
+  // Without its layers' tensors a file still has a config.
+  std::string bytes(bool with_layers = true) const {
     GgufBuilder builder;
     builder.string("general.architecture", architecture);
     const auto u32 = [&](const std::string& key, std::uint32_t value) {
@@ -83,14 +88,18 @@ struct TinyGguf {
       } else {
         std::int64_t count = 1;
         for (const std::int64_t size : shape) count *= size;
-        builder.tensor(name, type.number, shape,
-                       std::string(static_cast<std::size_t>(count / type.block_elements * type.block_bytes), 'b'));
+        builder.tensor(
+            name,
+            type.number,
+            shape,
+            std::string(static_cast<std::size_t>(count / type.block_elements * type.block_bytes),
+                        'b'));
       }
     };
     add("token_embd.weight", {24, 256});
     add("output_norm.weight", {256});
     add("output.weight", {24, 256});
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; with_layers && i < 2; ++i) {
       const std::string layer = "blk." + std::to_string(i) + ".";
       add(layer + "attn_norm.weight", {256});
       add(layer + "ffn_norm.weight", {256});
@@ -125,18 +134,24 @@ struct TinyGguf {
   }
 
   void number(const std::string& key, float value) {
-    entries[key] = [value](GgufBuilder& builder, const std::string& full) { builder.f32(full, value); };
+    entries[key] = [value](GgufBuilder& builder, const std::string& full) {
+      builder.f32(full, value);
+    };
   }
   void integer(const std::string& key, std::uint32_t value) {
-    entries[key] = [value](GgufBuilder& builder, const std::string& full) { builder.u32(full, value); };
+    entries[key] = [value](GgufBuilder& builder, const std::string& full) {
+      builder.u32(full, value);
+    };
   }
   void text(const std::string& key, const std::string& value) {
-    entries[key] = [value](GgufBuilder& builder, const std::string& full) { builder.string(full, value); };
+    entries[key] = [value](GgufBuilder& builder, const std::string& full) {
+      builder.string(full, value);
+    };
   }
 };
 
 ModelConfig read(const TinyGguf& gguf) {
-  const std::string bytes = gguf.bytes();
+  const std::string bytes = gguf.bytes(/*with_layers=*/false);
   return read_gguf_config(GgufFile("model.gguf", as_bytes(bytes)));
 }
 
@@ -158,8 +173,10 @@ void expect_refusal(const TinyGguf& gguf, const std::vector<std::string>& parts)
 }
 
 TEST(GgufConfig, ReadsGeometryOfEveryArchitecture) {
-  for (const auto& [architecture, hf] : {std::pair("llama", "LlamaForCausalLM"), std::pair("qwen2", "Qwen2ForCausalLM"),
-                                         std::pair("qwen3", "Qwen3ForCausalLM"), std::pair("phi3", "Phi3ForCausalLM")}) {
+  for (const auto& [architecture, hf] : {std::pair("llama", "LlamaForCausalLM"),
+                                         std::pair("qwen2", "Qwen2ForCausalLM"),
+                                         std::pair("qwen3", "Qwen3ForCausalLM"),
+                                         std::pair("phi3", "Phi3ForCausalLM")}) {
     const ModelConfig config = read(TinyGguf(architecture));
     EXPECT_EQ(config.architecture, hf);
     EXPECT_EQ(config.family, architecture);
@@ -172,7 +189,8 @@ TEST(GgufConfig, ReadsGeometryOfEveryArchitecture) {
     EXPECT_EQ(config.vocabulary, 24);
     EXPECT_EQ(config.max_positions, 512);
     EXPECT_FLOAT_EQ(config.rms_epsilon, 1e-5f);
-    EXPECT_EQ(config.rope_pairs, architecture == std::string("llama") ? RopePairs::interleaved : RopePairs::half);
+    EXPECT_EQ(config.rope_pairs,
+              architecture == std::string("llama") ? RopePairs::interleaved : RopePairs::half);
     EXPECT_EQ(config.qkv_bias, architecture == std::string("qwen2"));
     EXPECT_EQ(config.qk_norm, architecture == std::string("qwen3"));
     EXPECT_FALSE(config.tied_head);
@@ -194,14 +212,19 @@ TEST(GgufConfig, RefusesOtherArchitecturesByName) {
   expect_config_refusal(TinyGguf(""), {"architecture", "llama, qwen2, qwen3, phi3"});
   GgufBuilder builder;
   const std::string bytes = builder.bytes();
-  expect_parts(error_of([&] { read_gguf_config(GgufFile("empty.gguf", as_bytes(bytes))); }), {"general.architecture"});
+  expect_parts(error_of([&] { read_gguf_config(GgufFile("empty.gguf", as_bytes(bytes))); }),
+               {"general.architecture"});
   TinyGguf moe("llama");
   moe.integer("expert_count", 8);
   expect_config_refusal(moe, {"llama.expert_count", "mixture of experts"});
 }
 
 TEST(GgufConfig, RefusesBadGeometry) {
-  for (const char* key : {"block_count", "embedding_length", "feed_forward_length", "attention.head_count", "context_length"}) {
+  for (const char* key : {"block_count",
+                          "embedding_length",
+                          "feed_forward_length",
+                          "attention.head_count",
+                          "context_length"}) {
     TinyGguf gguf("llama");
     gguf.absent = {key};
     expect_config_refusal(gguf, {std::string("llama.") + key, "found nothing"});
@@ -239,7 +262,8 @@ TEST(GgufConfig, FoldsRopeScalingsIn) {
   expect_config_refusal(linear, {"llama.rope.scaling.factor"});
 
   TinyGguf llama3 = gguf;
-  for (int i = 0; i < 32; ++i) llama3.vectors["rope_freqs.weight"].push_back(1 + 0.25f * static_cast<float>(i));
+  for (int i = 0; i < 32; ++i)
+    llama3.vectors["rope_freqs.weight"].push_back(1 + 0.25f * static_cast<float>(i));
   EXPECT_DOUBLE_EQ(read(llama3).inverse_frequencies[8], plain[8] / 3);
   llama3.vectors["rope_freqs.weight"].pop_back();
   expect_config_refusal(llama3, {"rope_freqs.weight", "32 f32", "[31]"});
@@ -264,7 +288,8 @@ TEST(GgufConfig, ReadsLongropeUpToItsOriginalContext) {
   const ModelConfig config = read(gguf);
   EXPECT_EQ(config.rotary_dim, 48);
   EXPECT_DOUBLE_EQ(config.inverse_frequencies[1], std::pow(10000, -2.0 / 48) / 2);
-  EXPECT_FLOAT_EQ(config.rope_magnitude, static_cast<float>(std::sqrt(1 + std::log(4.0) / std::log(128.0))));
+  EXPECT_FLOAT_EQ(config.rope_magnitude,
+                  static_cast<float>(std::sqrt(1 + std::log(4.0) / std::log(128.0))));
   EXPECT_EQ(config.context_limit, 128);
   gguf.number("rope.scaling.attn_factor", 1.25f);
   EXPECT_EQ(read(gguf).rope_magnitude, 1.25f);
@@ -284,9 +309,11 @@ TEST(GgufConfig, LimitsTheContextToASlidingWindow) {
 
 TEST(GgufConfig, CollectsTheTokensThatEndATurn) {
   TinyGguf gguf("llama");
-  gguf.tokens["tokenizer.ggml.tokens"] = {"a", "<|begin|>", "<|endoftext|>", "<|end|>", "<|im_end|>"};
+  gguf.tokens["tokenizer.ggml.tokens"] = {
+      "a", "<|begin|>", "<|endoftext|>", "<|end|>", "<|im_end|>"};
   const ModelConfig config = read(gguf);
-  EXPECT_EQ(config.eos_ids, (std::vector<std::int32_t>{2, 4})) << "<|end|> is an ordinary token here";
+  EXPECT_EQ(config.eos_ids, (std::vector<std::int32_t>{2, 4}))
+      << "<|end|> is an ordinary token here";
   EXPECT_EQ(config.bos_id, 1);
 }
 
@@ -309,7 +336,10 @@ TEST(GgufWeights, BindsEveryArchitecture) {
     for (std::size_t i = 0; i < 2; ++i) {
       const LayerWeights& layer = model.weights.layers[i];
       const std::string at = "blk." + std::to_string(i) + ".";
-      const auto expect_rows = [&](const WeightMatrix& matrix, const std::string& name, std::int64_t rows, std::int64_t first) {
+      const auto expect_rows = [&](const WeightMatrix& matrix,
+                                   const std::string& name,
+                                   std::int64_t rows,
+                                   std::int64_t first) {
         ASSERT_EQ(matrix.rows, rows) << name;
         ASSERT_EQ(matrix.columns, 256) << name;
         float value;
@@ -340,11 +370,13 @@ TEST(GgufWeights, BindsEveryArchitecture) {
 
 TEST(GgufWeights, TakesEveryEncodingInAnyMixture) {
   TinyGguf gguf("llama");
-  const char* names[] = {"attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"};
+  const char* names[] = {
+      "attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"};
   for (std::size_t i = 0; i < std::size(kTypes); ++i) {
     for (int layer = 0; layer < 2; ++layer) {
       for (std::size_t j = 0; j < std::size(names); ++j) {
-        gguf.types[fmt::format("blk.{}.{}.weight", layer, names[j])] = kTypes[(i + j) % std::size(kTypes)];
+        gguf.types[fmt::format("blk.{}.{}.weight", layer, names[j])] =
+            kTypes[(i + j) % std::size(kTypes)];
       }
     }
     gguf.types["token_embd.weight"] = kTypes[i];
@@ -352,7 +384,8 @@ TEST(GgufWeights, TakesEveryEncodingInAnyMixture) {
     EXPECT_EQ(model.weights.layers[1].q.type, kTypes[i].type);
     EXPECT_EQ(model.weights.layers[1].k.type, kTypes[(i + 1) % std::size(kTypes)].type);
     EXPECT_EQ(model.weights.embedding.type, kTypes[i].type);
-    EXPECT_EQ(model.weights.embedding.bytes(), 24 * 256 / kTypes[i].block_elements * kTypes[i].block_bytes);
+    EXPECT_EQ(model.weights.embedding.bytes(),
+              24 * 256 / kTypes[i].block_elements * kTypes[i].block_bytes);
   }
   EXPECT_EQ(load(TinyGguf("llama"), {.dtype = DType::bf16}).config.dtype, DType::bf16);
 }
@@ -360,7 +393,8 @@ TEST(GgufWeights, TakesEveryEncodingInAnyMixture) {
 TEST(GgufWeights, NamesItsEncodingsMostBytesFirst) {
   TinyGguf gguf("llama");
   for (int layer = 0; layer < 2; ++layer) {
-    for (const char* name : {"attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"}) {
+    for (const char* name :
+         {"attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"}) {
       gguf.types[fmt::format("blk.{}.{}.weight", layer, name)] = kTypes[6];
     }
   }
@@ -369,7 +403,10 @@ TEST(GgufWeights, NamesItsEncodingsMostBytesFirst) {
 }
 
 TEST(GgufWeights, RefusesMissingMisshapenAndMistypedTensors) {
-  for (const char* name : {"token_embd.weight", "output_norm.weight", "blk.1.attn_q.weight", "blk.0.attn_norm.weight",
+  for (const char* name : {"token_embd.weight",
+                           "output_norm.weight",
+                           "blk.1.attn_q.weight",
+                           "blk.0.attn_norm.weight",
                            "blk.1.ffn_down.weight"}) {
     TinyGguf gguf("llama");
     gguf.integer("vocab_size", 24);
@@ -388,7 +425,8 @@ TEST(GgufWeights, RefusesMissingMisshapenAndMistypedTensors) {
 }
 
 TEST(GgufWeights, RefusesTensorsThatHaveNoPlace) {
-  for (const char* name : {"blk.0.attn_q_norm.weight", "blk.2.attn_norm.weight", "blk.0.attn_sinks.weight"}) {
+  for (const char* name :
+       {"blk.0.attn_q_norm.weight", "blk.2.attn_norm.weight", "blk.0.attn_sinks.weight"}) {
     TinyGguf gguf("llama");
     gguf.vectors[name] = std::vector<float>(64, 1.0f);
     expect_refusal(gguf, {name, "no place"});
@@ -398,9 +436,12 @@ TEST(GgufWeights, RefusesTensorsThatHaveNoPlace) {
 TEST(GgufWeights, TakesTheOptionalBiasesOfLlama) {
   TinyGguf gguf("llama");
   for (int layer = 0; layer < 2; ++layer) {
-    for (const auto& [name, size] : {std::pair("attn_q", 256), std::pair("attn_k", 128), std::pair("attn_v", 128),
+    for (const auto& [name, size] : {std::pair("attn_q", 256),
+                                     std::pair("attn_k", 128),
+                                     std::pair("attn_v", 128),
                                      std::pair("attn_output", 256)}) {
-      gguf.vectors[fmt::format("blk.{}.{}.bias", layer, name)] = std::vector<float>(static_cast<std::size_t>(size), 0.5f);
+      gguf.vectors[fmt::format("blk.{}.{}.bias", layer, name)] =
+          std::vector<float>(static_cast<std::size_t>(size), 0.5f);
     }
   }
   const LoadedModel model = load(gguf);

@@ -50,9 +50,11 @@ void read_geometry(const JsonObject& json, const Family& family, ModelConfig& co
   config.kv_heads = json.integer("num_key_value_heads", 1, kMostHeads).value_or(config.heads);
   config.vocabulary = json.need_integer("vocab_size", 1, kMostVocabulary);
   config.max_positions = json.need_integer("max_position_embeddings", 1, kMostPositions);
-  config.rms_epsilon = static_cast<float>(json.number("rms_norm_eps").value_or(family.default_rms_epsilon));
+  config.rms_epsilon =
+      static_cast<float>(json.number("rms_norm_eps").value_or(family.default_rms_epsilon));
   config.tied_head = json.boolean("tie_word_embeddings").value_or(false);
-  const std::int64_t shared = family.default_head_dim > 0 ? family.default_head_dim : config.hidden / config.heads;
+  const std::int64_t shared =
+      family.default_head_dim > 0 ? family.default_head_dim : config.hidden / config.heads;
   config.head_dim = json.integer("head_dim", 1, kMostHidden).value_or(shared);
 }
 
@@ -63,7 +65,8 @@ DType read_dtype(const JsonObject& json) {
   if (*text == "float32") return DType::f32;
   if (*text == "float16") return DType::f16;
   if (*text == "bfloat16") return DType::bf16;
-  fail("{}: {}: wanted float32, float16 or bfloat16, found {}", json.label(), key, printable(*text));
+  fail(
+      "{}: {}: wanted float32, float16 or bfloat16, found {}", json.label(), key, printable(*text));
 }
 
 double need_positive(const JsonObject& json, std::string_view key) {
@@ -74,21 +77,27 @@ double need_positive(const JsonObject& json, std::string_view key) {
 
 void read_longrope(const JsonObject& json, const JsonObject& rope, ModelConfig& config) {
   const JsonObject& holder = json.has("original_max_position_embeddings") ? json : rope;
-  const std::int64_t original = holder.need_integer("original_max_position_embeddings", 2, kMostPositions);
+  const std::int64_t original =
+      holder.need_integer("original_max_position_embeddings", 2, kMostPositions);
   const auto factors = rope.numbers("short_factor");
   const std::size_t wanted = config.inverse_frequencies.size();
   if (!factors || factors->size() != wanted) {
-    fail("{}: short_factor: wanted {} numbers, found {}", rope.label(), wanted, factors ? factors->size() : 0);
+    fail("{}: short_factor: wanted {} numbers, found {}",
+         rope.label(),
+         wanted,
+         factors ? factors->size() : 0);
   }
   for (const double factor : *factors) {
-    if (!(factor > 0)) fail("{}: short_factor: wanted numbers above 0, found {}", rope.label(), factor);
+    if (!(factor > 0))
+      fail("{}: short_factor: wanted numbers above 0, found {}", rope.label(), factor);
   }
   scale_each(config.inverse_frequencies, *factors);
   const double stretch = rope.has("factor") ? need_positive(rope, "factor")
-                                            : static_cast<double>(config.max_positions) / static_cast<double>(original);
-  config.rope_magnitude = static_cast<float>(rope.has("attention_factor")
-                                                 ? need_positive(rope, "attention_factor")
-                                                 : longrope_magnitude(stretch, static_cast<double>(original)));
+                                            : static_cast<double>(config.max_positions) /
+                                                  static_cast<double>(original);
+  config.rope_magnitude = static_cast<float>(
+      rope.has("attention_factor") ? need_positive(rope, "attention_factor")
+                                   : longrope_magnitude(stretch, static_cast<double>(original)));
   limit_context(config, original, fmt::format("longrope's long factors past {} tokens", original));
 }
 
@@ -96,24 +105,34 @@ void read_longrope(const JsonObject& json, const JsonObject& rope, ModelConfig& 
 void read_rope(const JsonObject& json, const Family& family, ModelConfig& config) {
   const std::optional<JsonObject> nested = json.object("rope_parameters");
   const std::optional<JsonObject> scaling = json.object("rope_scaling");
-  const JsonObject rope = scaling && !scaling->empty() ? *scaling : nested ? *nested : JsonObject(json.label(), nlohmann::json::object());
-  if (rope.holds_objects()) fail("{}: RoPE parameters of each layer type are not supported", rope.label());
+  const JsonObject rope = scaling && !scaling->empty() ? *scaling
+                          : nested                     ? *nested
+                                   : JsonObject(json.label(), nlohmann::json::object());
+  if (rope.holds_objects())
+    fail("{}: RoPE parameters of each layer type are not supported", rope.label());
 
   // A value inside the RoPE object wins, as in transformers.
   const auto holder = [&](std::string_view key) -> const JsonObject& {
     return rope.has(key) ? rope : nested && nested->has(key) ? *nested : json;
   };
-  const double theta =
-      holder("rope_theta").has("rope_theta") ? need_positive(holder("rope_theta"), "rope_theta") : kDefaultTheta;
+  const double theta = holder("rope_theta").has("rope_theta")
+                           ? need_positive(holder("rope_theta"), "rope_theta")
+                           : kDefaultTheta;
   const double share = holder("partial_rotary_factor").number("partial_rotary_factor").value_or(1);
   if (!(share > 0 && share <= 1) || (share != 1 && !family.partial_rotary)) {
-    fail("{}: partial_rotary_factor: wanted {} for {}, found {}", json.label(),
-         family.partial_rotary ? "a number above 0 and at most 1" : "1", family.architecture, share);
+    fail("{}: partial_rotary_factor: wanted {} for {}, found {}",
+         json.label(),
+         family.partial_rotary ? "a number above 0 and at most 1" : "1",
+         family.architecture,
+         share);
   }
   config.rotary_dim = static_cast<std::int64_t>(static_cast<double>(config.head_dim) * share);
   if (config.rotary_dim < 2 || config.rotary_dim % 2 != 0) {
     fail("{}: partial_rotary_factor {} of head_dim {} rotates {} dimensions, wanted an even number",
-         json.label(), share, config.head_dim, config.rotary_dim);
+         json.label(),
+         share,
+         config.head_dim,
+         config.rotary_dim);
   }
   config.inverse_frequencies = plain_frequencies(theta, config.rotary_dim);
 
@@ -131,14 +150,17 @@ void read_rope(const JsonObject& json, const Family& family, ModelConfig& config
     };
     if (llama3.high_frequency_factor <= llama3.low_frequency_factor) {
       fail("{}: wanted high_freq_factor above low_freq_factor, found {} and {}",
-           rope.label(), llama3.high_frequency_factor, llama3.low_frequency_factor);
+           rope.label(),
+           llama3.high_frequency_factor,
+           llama3.low_frequency_factor);
     }
     scale_llama3(config.inverse_frequencies, llama3);
   } else if (type == "longrope" || type == "su") {
     read_longrope(json, rope, config);
   } else {
     fail("{}: the RoPE scaling {} is not supported; supported: default, linear, llama3, longrope",
-         rope.label(), printable(type));
+         rope.label(),
+         printable(type));
   }
 }
 
@@ -147,13 +169,20 @@ bool read_awq(const JsonObject& json) {
   if (!quantization) return false;
   const auto method = quantization->string("quant_method").value_or("none given");
   if (method != "awq") {
-    fail("{}: the quantization {} is not supported; supported: awq (4 bits, groups of 128, gemm, zero points)",
-         quantization->label(), printable(method));
+    fail(
+        "{}: the quantization {} is not supported; supported: awq (4 bits, groups of 128, gemm, "
+        "zero points)",
+        quantization->label(),
+        printable(method));
   }
   const auto want = [&](const char* key, const char* old_key, std::string_view wanted) {
     const char* written = quantization->has(key) ? key : old_key;
     if (quantization->text(written) != wanted) {
-      fail("{}: {}: wanted {}, found {}", quantization->label(), key, wanted, quantization->text(written));
+      fail("{}: {}: wanted {}, found {}",
+           quantization->label(),
+           key,
+           wanted,
+           quantization->text(written));
     }
   };
   want("bits", "w_bit", "'4'");
@@ -191,18 +220,6 @@ void read_generation_config(const std::filesystem::path& path, ModelConfig& conf
 }
 
 }  // namespace
-
-void check_geometry(const std::string& label, const ModelConfig& config) {
-  if (config.heads % config.kv_heads != 0) {
-    fail("{}: {} query heads do not share {} KV heads evenly", label, config.heads, config.kv_heads);
-  }
-  if (config.head_dim % 16 != 0 || config.head_dim < 16 || config.head_dim > kMostHeadDim) {
-    fail("{}: wanted a head dimension that is a multiple of 16 up to {}, found {}", label, kMostHeadDim, config.head_dim);
-  }
-  if (!(config.rms_epsilon > 0 && config.rms_epsilon < 1)) {
-    fail("{}: wanted an RMS norm epsilon between 0 and 1, found {}", label, config.rms_epsilon);
-  }
-}
 
 ModelConfig read_hf_config(const std::filesystem::path& config_json) {
   const JsonObject json = JsonObject::read(config_json);

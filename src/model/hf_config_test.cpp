@@ -55,20 +55,23 @@ TEST(HfConfig, ReadsGeometry) {
   EXPECT_EQ(config.max_positions, 512);
   EXPECT_FLOAT_EQ(config.rms_epsilon, 1e-5f);
   EXPECT_EQ(config.rope_pairs, RopePairs::half);
-  EXPECT_FALSE(config.tied_head || config.qk_norm || config.qkv_bias || config.o_bias || config.awq);
+  EXPECT_FALSE(config.tied_head || config.qk_norm || config.qkv_bias || config.o_bias ||
+               config.awq);
   EXPECT_FALSE(config.context_limit);
   EXPECT_EQ(config.eos_ids, (std::vector<std::int32_t>{2}));
   EXPECT_FALSE(config.bos_id);
 }
 
 TEST(HfConfig, DerivesWhatOlderFilesLeaveOut) {
-  Json old = without(without(without(kLlamaConfig, "head_dim"), "num_key_value_heads"), "rope_theta");
+  Json old =
+      without(without(without(kLlamaConfig, "head_dim"), "num_key_value_heads"), "rope_theta");
   old["max_position_embeddings"] = 2048;
   const ModelConfig config = read(old);
   EXPECT_EQ(config.head_dim, 64);
   EXPECT_EQ(config.kv_heads, 4);
   EXPECT_DOUBLE_EQ(config.inverse_frequencies[1], std::pow(10000, -2.0 / 64));
-  EXPECT_EQ(read(without(tiny_config("Qwen3ForCausalLM"), "head_dim")).head_dim, 128) << "Qwen3's own default";
+  EXPECT_EQ(read(without(tiny_config("Qwen3ForCausalLM"), "head_dim")).head_dim, 128)
+      << "Qwen3's own default";
   EXPECT_FLOAT_EQ(read(without(kLlamaConfig, "rms_norm_eps")).rms_epsilon, 1e-6f);
   EXPECT_FLOAT_EQ(read(without(tiny_config("Phi3ForCausalLM"), "rms_norm_eps")).rms_epsilon, 1e-5f);
 }
@@ -81,7 +84,8 @@ TEST(HfConfig, KnowsEachFamilysBiasesAndNorms) {
   const ModelConfig biased = read(with(kLlamaConfig, "attention_bias", true));
   EXPECT_TRUE(biased.qkv_bias && biased.o_bias);
   expect_refusal(with(kLlamaConfig, "mlp_bias", true), {"mlp_bias"});
-  expect_refusal(with(tiny_config("Phi3ForCausalLM"), "attention_bias", true), {"attention_bias", "Phi3ForCausalLM"});
+  expect_refusal(with(tiny_config("Phi3ForCausalLM"), "attention_bias", true),
+                 {"attention_bias", "Phi3ForCausalLM"});
   EXPECT_EQ(read(tiny_config("MistralForCausalLM")).family, "mistral");
 }
 
@@ -89,27 +93,38 @@ TEST(HfConfig, ReadsBothSpellingsOfTheType) {
   EXPECT_EQ(read(with(kLlamaConfig, "torch_dtype", "bfloat16")).dtype, DType::bf16);
   EXPECT_EQ(read(with(kLlamaConfig, "dtype", "float16")).dtype, DType::f16);
   EXPECT_EQ(read(without(kLlamaConfig, "torch_dtype")).dtype, DType::f16);
-  expect_refusal(with(kLlamaConfig, "dtype", "float8_e4m3fn"), {"dtype", "bfloat16", "float8_e4m3fn"});
+  expect_refusal(with(kLlamaConfig, "dtype", "float8_e4m3fn"),
+                 {"dtype", "bfloat16", "float8_e4m3fn"});
 }
 
 TEST(HfConfig, RefusesArchitecturesByName) {
   const std::string supported =
       "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Phi3ForCausalLM";
   const std::pair<const char*, const char*> refused[] = {
-      {"Gemma2ForCausalLM", "soft caps"},          {"GptOssForCausalLM", "sinks"},
-      {"MixtralForCausalLM", "mixture of experts"}, {"Qwen3MoeForCausalLM", "mixture of experts"},
-      {"DeepseekV3ForCausalLM", "latent attention"}, {"BertModel", "not supported"},
+      {"Gemma2ForCausalLM", "soft caps"},
+      {"GptOssForCausalLM", "sinks"},
+      {"MixtralForCausalLM", "mixture of experts"},
+      {"Qwen3MoeForCausalLM", "mixture of experts"},
+      {"DeepseekV3ForCausalLM", "latent attention"},
+      {"BertModel", "not supported"},
   };
   for (const auto& [architecture, reason] : refused) {
     expect_refusal(tiny_config(architecture), {architecture, reason, supported});
   }
   expect_refusal(without(kLlamaConfig, "architectures"), {"architectures", "nothing"});
-  expect_refusal(with(kLlamaConfig, "architectures", {"LlamaForCausalLM", "Other"}), {"architectures", "Other"});
+  expect_refusal(with(kLlamaConfig, "architectures", {"LlamaForCausalLM", "Other"}),
+                 {"architectures", "Other"});
 }
 
 TEST(HfConfig, RefusesKeysThatWouldChangeTheComputation) {
-  for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping", "num_local_experts", "num_experts",
-                          "n_routed_experts", "kv_lora_rank", "no_rope_layers", "attention_multiplier"}) {
+  for (const char* key : {"attn_logit_softcapping",
+                          "final_logit_softcapping",
+                          "num_local_experts",
+                          "num_experts",
+                          "n_routed_experts",
+                          "kv_lora_rank",
+                          "no_rope_layers",
+                          "attention_multiplier"}) {
     expect_refusal(with(kLlamaConfig, key, 8), {key, "not supported"});
     EXPECT_NO_THROW(read(with(kLlamaConfig, key, nullptr)));
   }
@@ -117,20 +132,28 @@ TEST(HfConfig, RefusesKeysThatWouldChangeTheComputation) {
 }
 
 TEST(HfConfig, RefusesBadGeometry) {
-  for (const char* key : {"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size",
+  for (const char* key : {"hidden_size",
+                          "intermediate_size",
+                          "num_hidden_layers",
+                          "num_attention_heads",
+                          "vocab_size",
                           "max_position_embeddings"}) {
     expect_refusal(without(kLlamaConfig, key), {key, "found nothing"});
-    for (const Json& value : {Json(0), Json(-1), Json(1.5), Json("4"), Json(1e300), Json(UINT64_MAX)}) {
+    for (const Json& value :
+         {Json(0), Json(-1), Json(1.5), Json("4"), Json(1e300), Json(UINT64_MAX)}) {
       expect_refusal(with(kLlamaConfig, key, value), {key, "wanted an integer"});
     }
   }
   expect_refusal(with(kLlamaConfig, "num_key_value_heads", 3), {"4 query heads", "3 KV heads"});
   for (const int dim : {8, 72, 100, 272, 512}) {
-    expect_refusal(with(kLlamaConfig, "head_dim", dim), {"multiple of 16 up to 256", std::to_string(dim)});
+    expect_refusal(with(kLlamaConfig, "head_dim", dim),
+                   {"multiple of 16 up to 256", std::to_string(dim)});
   }
-  for (const int dim : {16, 64, 80, 96, 128, 256}) EXPECT_EQ(read(with(kLlamaConfig, "head_dim", dim)).head_dim, dim);
+  for (const int dim : {16, 64, 80, 96, 128, 256})
+    EXPECT_EQ(read(with(kLlamaConfig, "head_dim", dim)).head_dim, dim);
   expect_refusal(with(kLlamaConfig, "rms_norm_eps", 0), {"epsilon"});
-  expect_refusal(with(kLlamaConfig, "tie_word_embeddings", 1), {"tie_word_embeddings", "true or false"});
+  expect_refusal(with(kLlamaConfig, "tie_word_embeddings", 1),
+                 {"tie_word_embeddings", "true or false"});
 }
 
 TEST(HfConfig, RefusesFilesThatAreNoObject) {
@@ -148,10 +171,13 @@ TEST(HfConfig, MatchesTransformersFrequencies) {
   for (const RopeGolden& golden : kRopeGolden) {
     const ModelConfig config = read(Json::parse(golden.config));
     ASSERT_EQ(config.inverse_frequencies.size(), golden.inverse_frequencies.size()) << golden.name;
-    EXPECT_EQ(config.rotary_dim, static_cast<std::int64_t>(2 * golden.inverse_frequencies.size())) << golden.name;
+    EXPECT_EQ(config.rotary_dim, static_cast<std::int64_t>(2 * golden.inverse_frequencies.size()))
+        << golden.name;
     EXPECT_FLOAT_EQ(config.rope_magnitude, golden.magnitude) << golden.name;
     for (std::size_t i = 0; i < golden.inverse_frequencies.size(); ++i) {
-      const double wanted = golden.inverse_frequencies[i];  // a handful of f32 roundings; the power's grows with log theta
+      const double wanted =
+          golden.inverse_frequencies
+              [i];  // a handful of f32 roundings; the power's grows with log theta
       EXPECT_NEAR(config.inverse_frequencies[i], wanted, 2e-6 * wanted) << golden.name << " " << i;
     }
   }
@@ -167,7 +193,8 @@ TEST(HfConfig, ReadsRopeParametersAsRopeScaling) {
       rope.erase("type");
     }
     if (!rope.contains("rope_type")) rope["rope_type"] = "default";
-    for (const char* key : {"rope_theta", "partial_rotary_factor", "original_max_position_embeddings"}) {
+    for (const char* key :
+         {"rope_theta", "partial_rotary_factor", "original_max_position_embeddings"}) {
       if (config.contains(key)) rope[key] = config[key];
       config.erase(key);
     }
@@ -183,22 +210,30 @@ TEST(HfConfig, ReadsRopeParametersAsRopeScaling) {
 TEST(HfConfig, RefusesOtherRopeScalings) {
   for (const char* type : {"yarn", "dynamic", "mrope", "proportional"}) {
     const Json rope = {{"rope_type", type}, {"factor", 2.0}};
-    expect_refusal(with(kLlamaConfig, "rope_scaling", rope), {type, "default, linear, llama3, longrope"});
+    expect_refusal(with(kLlamaConfig, "rope_scaling", rope),
+                   {type, "default, linear, llama3, longrope"});
     expect_refusal(with(kLlamaConfig, "rope_parameters", rope), {type});
     expect_refusal(with(kLlamaConfig, "rope_scaling", {{"type", type}}), {type});
   }
-  expect_refusal(with(kLlamaConfig, "rope_scaling", {{"type", "linear"}}), {"rope_scaling", "factor"});
-  expect_refusal(with(kLlamaConfig, "rope_scaling", {{"type", "linear"}, {"factor", -1}}), {"factor", "above 0"});
+  expect_refusal(with(kLlamaConfig, "rope_scaling", {{"type", "linear"}}),
+                 {"rope_scaling", "factor"});
+  expect_refusal(with(kLlamaConfig, "rope_scaling", {{"type", "linear"}, {"factor", -1}}),
+                 {"factor", "above 0"});
   expect_refusal(with(kLlamaConfig, "rope_scaling", "linear"), {"rope_scaling", "object"});
-  expect_refusal(with(kLlamaConfig, "rope_parameters", {{"full_attention", {{"rope_theta", 1}}}}), {"layer type"});
+  expect_refusal(with(kLlamaConfig, "rope_parameters", {{"full_attention", {{"rope_theta", 1}}}}),
+                 {"layer type"});
   expect_refusal(with(kLlamaConfig, "rope_theta", 0), {"rope_theta", "above 0"});
-  expect_refusal(with(kLlamaConfig, "partial_rotary_factor", 0.5), {"partial_rotary_factor", "LlamaForCausalLM"});
+  expect_refusal(with(kLlamaConfig, "partial_rotary_factor", 0.5),
+                 {"partial_rotary_factor", "LlamaForCausalLM"});
   const Json phi = tiny_config("Phi3ForCausalLM");
   expect_refusal(with(phi, "partial_rotary_factor", 1.5), {"partial_rotary_factor"});
-  expect_refusal(with(phi, "partial_rotary_factor", 0.05), {"partial_rotary_factor", "even number"});
-  Json llama3 = {{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 4}, {"high_freq_factor", 4}};
+  expect_refusal(with(phi, "partial_rotary_factor", 0.05),
+                 {"partial_rotary_factor", "even number"});
+  Json llama3 = {
+      {"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 4}, {"high_freq_factor", 4}};
   llama3["original_max_position_embeddings"] = 8192;
-  expect_refusal(with(kLlamaConfig, "rope_scaling", llama3), {"high_freq_factor above low_freq_factor"});
+  expect_refusal(with(kLlamaConfig, "rope_scaling", llama3),
+                 {"high_freq_factor above low_freq_factor"});
   Json longrope = {{"type", "longrope"}, {"short_factor", {1, 2, 3}}};
   expect_refusal(with(phi, "rope_scaling", longrope), {"original_max_position_embeddings"});
   longrope["original_max_position_embeddings"] = 128;
@@ -208,9 +243,10 @@ TEST(HfConfig, RefusesOtherRopeScalings) {
 }
 
 TEST(HfConfig, LimitsTheContextToLongropesShortFactors) {
-  const auto golden = std::ranges::find(kRopeGolden, std::string_view("longrope"), [](const RopeGolden& g) {
-    return std::string_view(g.name);
-  });
+  const auto golden =
+      std::ranges::find(kRopeGolden, std::string_view("longrope"), [](const RopeGolden& g) {
+        return std::string_view(g.name);
+      });
   const ModelConfig config = read(Json::parse(golden->config));
   EXPECT_EQ(config.max_positions, 131072);
   EXPECT_EQ(config.context_limit, 4096);
@@ -220,11 +256,13 @@ TEST(HfConfig, LimitsTheContextToLongropesShortFactors) {
 TEST(HfConfig, LimitsTheContextToSlidingWindows) {
   Json mistral = with(tiny_config("MistralForCausalLM"), "max_position_embeddings", 32768);
   EXPECT_FALSE(read(mistral).context_limit) << "null means no window";
-  EXPECT_EQ(read(without(mistral, "sliding_window")).context_limit, 4096) << "transformers' default";
+  EXPECT_EQ(read(without(mistral, "sliding_window")).context_limit, 4096)
+      << "transformers' default";
   const ModelConfig windowed = read(with(mistral, "sliding_window", 1024));
   EXPECT_EQ(windowed.context_limit, 1024);
   expect_parts(windowed.context_limit_reason, {"sliding window", "1024"});
-  EXPECT_FALSE(read(with(mistral, "sliding_window", 32768)).context_limit) << "as wide as the context";
+  EXPECT_FALSE(read(with(mistral, "sliding_window", 32768)).context_limit)
+      << "as wide as the context";
   EXPECT_EQ(read(with(tiny_config("Phi3ForCausalLM"), "sliding_window", 100)).context_limit, 100);
   expect_refusal(with(mistral, "sliding_window", 0), {"sliding_window"});
 
@@ -234,22 +272,34 @@ TEST(HfConfig, LimitsTheContextToSlidingWindows) {
   EXPECT_FALSE(read(qwen).context_limit) << "use_sliding_window is false";
   qwen["use_sliding_window"] = true;
   EXPECT_EQ(read(qwen).context_limit, 1024);
-  EXPECT_FALSE(read(with(qwen, "max_window_layers", 2)).context_limit) << "no layer lies past max_window_layers";
+  EXPECT_FALSE(read(with(qwen, "max_window_layers", 2)).context_limit)
+      << "no layer lies past max_window_layers";
   EXPECT_EQ(read(without(qwen, "sliding_window")).context_limit, 4096);
   EXPECT_FALSE(read(with(qwen, "layer_types", {"full_attention", "full_attention"})).context_limit);
-  EXPECT_EQ(read(with(qwen, "layer_types", {"full_attention", "sliding_attention"})).context_limit, 1024);
-  expect_refusal(with(qwen, "layer_types", {"linear_attention"}), {"layer_types", "linear_attention"});
+  EXPECT_EQ(read(with(qwen, "layer_types", {"full_attention", "sliding_attention"})).context_limit,
+            1024);
+  expect_refusal(with(qwen, "layer_types", {"linear_attention"}),
+                 {"layer_types", "linear_attention"});
 }
 
 TEST(HfConfig, TakesOnlyAwqOf4BitsGroups128) {
-  const Json awq = {{"quant_method", "awq"}, {"bits", 4}, {"group_size", 128}, {"zero_point", true}, {"version", "gemm"}};
+  const Json awq = {{"quant_method", "awq"},
+                    {"bits", 4},
+                    {"group_size", 128},
+                    {"zero_point", true},
+                    {"version", "gemm"}};
   EXPECT_TRUE(read(with(kLlamaConfig, "quantization_config", awq)).awq);
-  const Json old = {{"quant_method", "awq"}, {"w_bit", 4}, {"q_group_size", 128}, {"zero_point", true}, {"version", "GEMM"}};
+  const Json old = {{"quant_method", "awq"},
+                    {"w_bit", 4},
+                    {"q_group_size", 128},
+                    {"zero_point", true},
+                    {"version", "GEMM"}};
   EXPECT_TRUE(read(with(kLlamaConfig, "quantization_config", old)).awq);
   EXPECT_FALSE(read(with(kLlamaConfig, "quantization_config", nullptr)).awq);
-  const auto refuse = [&](const char* key, const Json& value, const std::vector<std::string>& parts) {
-    expect_refusal(with(kLlamaConfig, "quantization_config", with(awq, key, value)), parts);
-  };
+  const auto refuse =
+      [&](const char* key, const Json& value, const std::vector<std::string>& parts) {
+        expect_refusal(with(kLlamaConfig, "quantization_config", with(awq, key, value)), parts);
+      };
   refuse("bits", 8, {"bits", "8"});
   refuse("group_size", 64, {"group_size", "64"});
   refuse("zero_point", false, {"zero_point", "false"});
@@ -262,12 +312,13 @@ TEST(HfConfig, TakesOnlyAwqOf4BitsGroups128) {
 TEST(HfConfig, JoinsEndTokensAndReadsSamplingDefaults) {
   Json config = with(kLlamaConfig, "eos_token_id", {5, 6});
   config["bos_token_id"] = 1;
-  const ModelConfig read_config = read(config, {{"eos_token_id", {6, 7}},
-                                                {"temperature", 0.7},
-                                                {"top_p", 0.8},
-                                                {"top_k", 20},
-                                                {"min_p", 0.05},
-                                                {"repetition_penalty", 1.05}});
+  const ModelConfig read_config = read(config,
+                                       {{"eos_token_id", {6, 7}},
+                                        {"temperature", 0.7},
+                                        {"top_p", 0.8},
+                                        {"top_k", 20},
+                                        {"min_p", 0.05},
+                                        {"repetition_penalty", 1.05}});
   EXPECT_EQ(read_config.eos_ids, (std::vector<std::int32_t>{5, 6, 7}));
   EXPECT_EQ(read_config.bos_id, 1);
   EXPECT_EQ(read_config.default_temperature, 0.7);
@@ -279,9 +330,18 @@ TEST(HfConfig, JoinsEndTokensAndReadsSamplingDefaults) {
   for (const Json& ids : {Json(-1), Json("2"), Json(1.5), Json({1, "x"}), Json(1LL << 40)}) {
     expect_refusal(with(kLlamaConfig, "eos_token_id", ids), {"eos_token_id", "token id"});
   }
-  expect_parts(error_of([&] { read(config, {{"temperature", -1}}); }), {"generation_config.json", "temperature"});
-  expect_parts(error_of([&] { read(config, {{"top_p", 2}}); }), {"generation_config.json", "top_p"});
-  expect_parts(error_of([&] { read(config, {{"top_k", 1.5}}); }), {"generation_config.json", "top_k"});
+  expect_parts(error_of([&] {
+                 read(config, {{"temperature", -1}});
+               }),
+               {"generation_config.json", "temperature"});
+  expect_parts(error_of([&] {
+                 read(config, {{"top_p", 2}});
+               }),
+               {"generation_config.json", "top_p"});
+  expect_parts(error_of([&] {
+                 read(config, {{"top_k", 1.5}});
+               }),
+               {"generation_config.json", "top_k"});
 }
 
 TEST(HfConfig, ReadsPublishedConfigs) {
@@ -301,19 +361,22 @@ TEST(HfConfig, ReadsPublishedConfigs) {
   EXPECT_EQ(smol.heads, 9);
   EXPECT_EQ(smol.kv_heads, 3);
   EXPECT_TRUE(smol.tied_head);
-  EXPECT_DOUBLE_EQ(smol.inverse_frequencies[1], std::pow(100000, -2.0 / 64)) << "theta lies in rope_parameters";
+  EXPECT_DOUBLE_EQ(smol.inverse_frequencies[1], std::pow(100000, -2.0 / 64))
+      << "theta lies in rope_parameters";
 }
 
 TEST(HfConfig, ReadsEveryGeometryOfTheModelList) {
-  const std::filesystem::path path = std::filesystem::path(KEEL_SHARED_DIR) / "data/configs/geometry.json";
+  const std::filesystem::path path =
+      std::filesystem::path(KEEL_SHARED_DIR) / "data/configs/geometry.json";
   if (!std::filesystem::exists(path)) GTEST_SKIP() << path << " is absent";
   std::ifstream file(path);
   const Json geometries = Json::parse(file);
   int read_count = 0;
   for (const auto& [name, g] : geometries.items()) {
-    if (!g.contains("intermediate") || g.contains("attn_layers")) continue;  // MoE and linear attention
-    const std::string architecture = g["qkv_bias"] ? "Qwen2ForCausalLM"
-                                     : g["qk_norm"] ? "Qwen3ForCausalLM"
+    if (!g.contains("intermediate") || g.contains("attn_layers"))
+      continue;  // MoE and linear attention
+    const std::string architecture = g["qkv_bias"]     ? "Qwen2ForCausalLM"
+                                     : g["qk_norm"]    ? "Qwen3ForCausalLM"
                                      : name == "Phi-4" ? "Phi3ForCausalLM"
                                                        : "LlamaForCausalLM";
     Json config = tiny_config(architecture);
@@ -328,7 +391,9 @@ TEST(HfConfig, ReadsEveryGeometryOfTheModelList) {
     config["rope_theta"] = g["rope_theta"];
     config["tie_word_embeddings"] = g["tie"];
     const ModelConfig result = read(config);
-    EXPECT_EQ(result.layers * result.kv_heads * result.head_dim * 2 * 2, g["kv_bytes_per_token_f16"]) << name;
+    EXPECT_EQ(result.layers * result.kv_heads * result.head_dim * 2 * 2,
+              g["kv_bytes_per_token_f16"])
+        << name;
     EXPECT_EQ(result.qkv_bias, g["qkv_bias"].get<bool>()) << name;
     EXPECT_EQ(result.qk_norm, g["qk_norm"].get<bool>()) << name;
     ++read_count;

@@ -16,7 +16,8 @@ constexpr std::size_t kMaxFileBytes = 64u << 20;  // real configurations have so
 constexpr std::int64_t kMaxTokenId = INT32_MAX;
 
 bool is_id(const Json& value) {
-  return value.is_number_unsigned() && value.get<std::uint64_t>() <= static_cast<std::uint64_t>(kMaxTokenId);
+  return value.is_number_unsigned() &&
+         value.get<std::uint64_t>() <= static_cast<std::uint64_t>(kMaxTokenId);
 }
 
 }  // namespace
@@ -24,7 +25,10 @@ bool is_id(const Json& value) {
 JsonObject JsonObject::read(const std::filesystem::path& path) {
   const MappedFile file(path);
   if (file.bytes().size() > kMaxFileBytes) {
-    fail("{}: wanted at most {} bytes of JSON, found {}", path.string(), kMaxFileBytes, file.bytes().size());
+    fail("{}: wanted at most {} bytes of JSON, found {}",
+         path.string(),
+         kMaxFileBytes,
+         file.bytes().size());
   }
   const auto* text = reinterpret_cast<const char*>(file.bytes().data());
   try {
@@ -34,7 +38,8 @@ JsonObject JsonObject::read(const std::filesystem::path& path) {
   }
 }
 
-JsonObject::JsonObject(std::string label, Json object) : label_(std::move(label)), object_(std::move(object)) {
+JsonObject::JsonObject(std::string label, Json object)
+    : label_(std::move(label)), object_(std::move(object)) {
   if (!object_.is_object()) fail("{}: wanted a JSON object, found {}", label_, object_.type_name());
 }
 
@@ -52,7 +57,9 @@ void JsonObject::wrong(std::string_view key, std::string_view wanted) const {
   fail("{}: {}: wanted {}, found {}", label_, key, wanted, text(key));
 }
 
-std::optional<std::int64_t> JsonObject::integer(std::string_view key, std::int64_t least, std::int64_t most) const {
+std::optional<std::int64_t> JsonObject::integer(std::string_view key,
+                                                std::int64_t least,
+                                                std::int64_t most) const {
   const Json* value = find(key);
   if (value == nullptr) return std::nullopt;
   const bool fits = value->is_number_unsigned()
@@ -135,7 +142,9 @@ bool JsonObject::holds_objects() const {
   return false;
 }
 
-std::int64_t JsonObject::need_integer(std::string_view key, std::int64_t least, std::int64_t most) const {
+std::int64_t JsonObject::need_integer(std::string_view key,
+                                      std::int64_t least,
+                                      std::int64_t most) const {
   const auto value = integer(key, least, most);
   if (!value) wrong(key, fmt::format("an integer of {} to {}", least, most));
   return *value;

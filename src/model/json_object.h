@@ -22,16 +22,19 @@ class JsonObject {
   bool contains(std::string_view key) const { return object_.contains(key); }  // null too
 
   // nullopt where the key is absent or null; Error where it holds another type or lies outside the range.
-  std::optional<std::int64_t> integer(std::string_view key, std::int64_t least, std::int64_t most) const;
+  std::optional<std::int64_t> integer(std::string_view key,
+                                      std::int64_t least,
+                                      std::int64_t most) const;
   std::optional<double> number(std::string_view key) const;  // finite
   std::optional<bool> boolean(std::string_view key) const;
   std::optional<std::string> string(std::string_view key) const;
   std::optional<std::vector<double>> numbers(std::string_view key) const;
   std::optional<std::vector<std::string>> strings(std::string_view key) const;
   std::optional<JsonObject> object(std::string_view key) const;
-  std::vector<std::int32_t> token_ids(std::string_view key) const;  // one id or a list; empty where absent
+  std::vector<std::int32_t> token_ids(
+      std::string_view key) const;  // one id or a list; empty where absent
   bool empty() const { return object_.empty(); }
-  bool holds_objects() const;                                       // is any value an object?
+  bool holds_objects() const;  // is any value an object?
 
   // The same, Error where absent.
   std::int64_t need_integer(std::string_view key, std::int64_t least, std::int64_t most) const;

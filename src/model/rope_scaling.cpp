@@ -10,7 +10,8 @@ namespace keel {
 std::vector<double> plain_frequencies(double theta, std::int64_t rotary_dim) {
   std::vector<double> frequencies;
   for (std::int64_t i = 0; i < rotary_dim; i += 2) {
-    frequencies.push_back(std::pow(theta, -static_cast<double>(i) / static_cast<double>(rotary_dim)));
+    frequencies.push_back(
+        std::pow(theta, -static_cast<double>(i) / static_cast<double>(rotary_dim)));
   }
   return frequencies;
 }
@@ -28,7 +29,8 @@ void scale_llama3(std::span<double> frequencies, const Llama3Scaling& scaling) {
   const double low = scaling.low_frequency_factor;
   const double high = scaling.high_frequency_factor;
   for (double& frequency : frequencies) {
-    const double turns = scaling.original_positions * frequency / (2 * std::numbers::pi);  // in the original context
+    const double turns =
+        scaling.original_positions * frequency / (2 * std::numbers::pi);  // in the original context
     if (turns > high) continue;
     if (turns < low) {
       frequency /= scaling.factor;

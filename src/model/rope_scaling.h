@@ -18,8 +18,9 @@ struct Llama3Scaling {
 // theta^(-2i / rotary_dim), i in [0, rotary_dim / 2).
 std::vector<double> plain_frequencies(double theta, std::int64_t rotary_dim);
 
-void scale_linear(std::span<double> frequencies, double factor);                          // frequency / factor
-void scale_each(std::span<double> frequencies, std::span<const double> factors);         // frequency[i] / factors[i]
+void scale_linear(std::span<double> frequencies, double factor);  // frequency / factor
+void scale_each(std::span<double> frequencies,
+                std::span<const double> factors);  // frequency[i] / factors[i]
 void scale_llama3(std::span<double> frequencies, const Llama3Scaling& scaling);
 
 // LongRoPE's factor on cosines and sines for a context stretched by `stretch` (Ding et al. 2024).

@@ -20,10 +20,12 @@ constexpr std::int64_t kAwqRowsPerWord = 8;  // 4-bit codes of an int32
 
 class SafetensorsSource final : public TensorSource {
  public:
-  SafetensorsSource(const std::filesystem::path& folder, bool awq) : label_(folder.string()), folder_(folder), awq_(awq) {}
+  SafetensorsSource(const std::filesystem::path& folder, bool awq)
+      : label_(folder.string()), folder_(folder), awq_(awq) {}
 
   WeightMatrix matrix(const std::string& name, std::int64_t rows, std::int64_t columns) override {
-    if (awq_ && folder_.tensors().contains(name + ".qweight")) return awq_matrix(name, rows, columns);
+    if (awq_ && folder_.tensors().contains(name + ".qweight"))
+      return awq_matrix(name, rows, columns);
     const SafetensorsTensor& tensor = take(name + ".weight", {rows, columns});
     WeightMatrix matrix{.rows = rows, .columns = columns, .data = tensor.bytes.data()};
     matrix.type = plain_type(tensor);
@@ -44,13 +46,19 @@ class SafetensorsSource final : public TensorSource {
       const bool known = used_.contains(name) || name.ends_with("rotary_emb.inv_freq") ||
                          (config.tied_head && name == "lm_head.weight");
       if (!known) {
-        fail("{}: tensor {} has no place in a {} of {} layers{}", tensor.file, printable(name), config.architecture,
-             config.layers, name.ends_with(".bias") ? " without this bias" : "");
+        fail("{}: tensor {} has no place in a {} of {} layers{}",
+             tensor.file,
+             printable(name),
+             config.architecture,
+             config.layers,
+             name.ends_with(".bias") ? " without this bias" : "");
       }
     }
   }
 
-  std::string format() const override { return awq_ ? "awq int4 g128" : "safetensors " + stored_.types(); }
+  std::string format() const override {
+    return awq_ ? "awq int4 g128" : "safetensors " + stored_.types();
+  }
   std::int64_t bytes() const override { return stored_.bytes(); }
   void read_ahead() const override { stored_.read_ahead(); }
 
@@ -58,12 +66,16 @@ class SafetensorsSource final : public TensorSource {
   const SafetensorsTensor& take(const std::string& name, std::vector<std::int64_t> shape) {
     const auto found = folder_.tensors().find(name);
     if (found == folder_.tensors().end()) {
-      fail("{}: tensor {}: wanted [{}], found no such tensor", label_, name, fmt::join(shape, ", "));
+      fail(
+          "{}: tensor {}: wanted [{}], found no such tensor", label_, name, fmt::join(shape, ", "));
     }
     const SafetensorsTensor& tensor = found->second;
     if (tensor.shape != shape) {
       fail("{}: tensor {}: wanted [{}], found [{}]",
-           tensor.file, name, fmt::join(shape, ", "), fmt::join(tensor.shape, ", "));
+           tensor.file,
+           name,
+           fmt::join(shape, ", "),
+           fmt::join(tensor.shape, ", "));
     }
     used_.insert(name);
     return tensor;
@@ -79,16 +91,25 @@ class SafetensorsSource final : public TensorSource {
     if (tensor.dtype == "F32") return WeightType::f32;
     if (tensor.dtype == "F16") return WeightType::f16;
     if (tensor.dtype == "BF16") return WeightType::bf16;
-    fail("{}: tensor {}: wanted F32, F16 or BF16, found {}", tensor.file, tensor.name, tensor.dtype);
+    fail(
+        "{}: tensor {}: wanted F32, F16 or BF16, found {}", tensor.file, tensor.name, tensor.dtype);
   }
 
   WeightMatrix awq_matrix(const std::string& name, std::int64_t rows, std::int64_t columns) {
     if (rows % kAwqRowsPerWord != 0 || columns % kAwqGroup != 0) {
-      fail("{}: tensor {}.qweight: [{}, {}] does not divide into groups of {} columns and words of {} rows",
-           label_, name, rows, columns, kAwqGroup, kAwqRowsPerWord);
+      fail(
+          "{}: tensor {}.qweight: [{}, {}] does not divide into groups of {} columns and words of "
+          "{} rows",
+          label_,
+          name,
+          rows,
+          columns,
+          kAwqGroup,
+          kAwqRowsPerWord);
     }
     const SafetensorsTensor& codes = take(name + ".qweight", {columns, rows / kAwqRowsPerWord});
-    const SafetensorsTensor& zeros = take(name + ".qzeros", {columns / kAwqGroup, rows / kAwqRowsPerWord});
+    const SafetensorsTensor& zeros =
+        take(name + ".qzeros", {columns / kAwqGroup, rows / kAwqRowsPerWord});
     const SafetensorsTensor& scales = take(name + ".scales", {columns / kAwqGroup, rows});
     want_dtype(codes, "I32");
     want_dtype(zeros, "I32");
@@ -114,7 +135,8 @@ class SafetensorsSource final : public TensorSource {
 
 }  // namespace
 
-std::shared_ptr<TensorSource> open_safetensors(const std::filesystem::path& folder, const ModelConfig& config) {
+std::shared_ptr<TensorSource> open_safetensors(const std::filesystem::path& folder,
+                                               const ModelConfig& config) {
   return std::make_shared<SafetensorsSource>(folder, config.awq);
 }
 

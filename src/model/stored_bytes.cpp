@@ -19,8 +19,10 @@ void StoredBytes::add(WeightType type, std::span<const std::byte> matrix) {
 }
 
 std::string StoredBytes::types() const {
-  std::vector<std::pair<WeightType, std::int64_t>> types(bytes_of_type_.begin(), bytes_of_type_.end());
-  std::ranges::stable_sort(types, std::ranges::greater(), &std::pair<WeightType, std::int64_t>::second);
+  std::vector<std::pair<WeightType, std::int64_t>> types(bytes_of_type_.begin(),
+                                                         bytes_of_type_.end());
+  std::ranges::stable_sort(
+      types, std::ranges::greater(), &std::pair<WeightType, std::int64_t>::second);
   std::vector<std::string_view> names;
   for (const auto& [type, bytes] : types) names.push_back(name(type));
   return fmt::format("{}", fmt::join(names, "/"));
@@ -47,10 +49,14 @@ void copy_floats(WeightType type, std::span<const std::byte> bytes, float* out) 
     }
   };
   switch (type) {
-    case WeightType::f32: return widen(float{});
-    case WeightType::f16: return widen(Half{});
-    case WeightType::bf16: return widen(Bf16{});
-    default: check(false, "only plain types are widened");
+    case WeightType::f32:
+      return widen(float{});
+    case WeightType::f16:
+      return widen(Half{});
+    case WeightType::bf16:
+      return widen(Bf16{});
+    default:
+      check(false, "only plain types are widened");
   }
 }
 

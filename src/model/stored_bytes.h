@@ -15,7 +15,9 @@ namespace keel {
 class StoredBytes {
  public:
   void add(WeightType type, std::span<const std::byte> matrix);
-  void add_vector(std::span<const std::byte> vector) { bytes_ += static_cast<std::int64_t>(vector.size()); }
+  void add_vector(std::span<const std::byte> vector) {
+    bytes_ += static_cast<std::int64_t>(vector.size());
+  }
 
   std::int64_t bytes() const { return bytes_; }
   std::string types() const;  // of the matrices, the one of most bytes first: "q4_k/q6_k"

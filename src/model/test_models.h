@@ -42,19 +42,28 @@ struct TinyTensor {
 using TinyTensors = std::map<std::string, TinyTensor>;
 
 // `name` decides the values, so that a tensor taken for another is noticed.
-inline float tiny_value(const std::string& name, std::int64_t i) {
+inline std::uint32_t tiny_seed(const std::string& name) {
   std::uint32_t hash = 17;
   for (const char c : name) hash = hash * 31 + static_cast<unsigned char>(c);
-  return static_cast<float>((hash % 977 + static_cast<std::uint32_t>(i) * 7) % 251) / 256;
+  return hash % 977;
+}
+inline float tiny_value(std::uint32_t seed, std::int64_t i) {
+  return static_cast<float>((seed + static_cast<std::uint32_t>(i) * 7) % 251) / 256;
+}
+inline float tiny_value(const std::string& name, std::int64_t i) {
+  return tiny_value(tiny_seed(name), i);
 }
 
 // F32 values, or BF16 or F16 codes of them (all are exact in the three types but BF16's last bits: 251/256 fits 8 bits).
-inline TinyTensor tiny_tensor(const std::string& name, const std::vector<std::int64_t>& shape, const std::string& dtype = "F32") {
+inline TinyTensor tiny_tensor(const std::string& name,
+                              const std::vector<std::int64_t>& shape,
+                              const std::string& dtype = "F32") {
   std::int64_t count = 1;
   for (const std::int64_t size : shape) count *= size;
+  const std::uint32_t seed = tiny_seed(name);
   std::string data;
   for (std::int64_t i = 0; i < count; ++i) {
-    const float value = tiny_value(name, i);
+    const float value = tiny_value(seed, i);
     if (dtype == "F32") append(data, value);
     if (dtype == "F16") append(data, to_half(value));
     if (dtype == "BF16") append(data, to_bf16(value));
@@ -103,9 +112,12 @@ inline TinyTensors tiny_tensors(const Json& config, const std::string& dtype = "
   return tensors;
 }
 
-inline void write_hf_model(const TempFolder& folder, const Json& config, const TinyTensors& tensors) {
+inline void write_hf_model(const TempFolder& folder,
+                           const Json& config,
+                           const TinyTensors& tensors) {
   SafetensorsBuilder builder;
-  for (const auto& [name, tensor] : tensors) builder.add(name, tensor.dtype, tensor.shape, tensor.data);
+  for (const auto& [name, tensor] : tensors)
+    builder.add(name, tensor.dtype, tensor.shape, tensor.data);
   folder.write("config.json", config.dump());
   folder.write("model.safetensors", builder.bytes());
 }

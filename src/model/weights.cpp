@@ -70,7 +70,9 @@ class Binder {
       : config_(config), names_(names), fused_(fused), source_(source) {}
 
   LayerWeights bind_layer(std::int64_t index, const KeyBiasOffsets& key_bias_offsets) {
-    const auto called = [&](std::string_view role) { return fmt::format("{}.{}.{}", names_.layers, index, role); };
+    const auto called = [&](std::string_view role) {
+      return fmt::format("{}.{}.{}", names_.layers, index, role);
+    };
     const auto norm = [&](std::string_view role, std::int64_t size) {
       return source_.vector(called(role) + ".weight", size);
     };
@@ -89,7 +91,8 @@ class Binder {
       layer.q = next_rows(qkv, row, q_rows);
       layer.k = next_rows(qkv, row, kv_rows);
       layer.v = next_rows(qkv, row, kv_rows);
-      const WeightMatrix gate_up = source_.matrix(called(names_.gate_up), 2 * config_.intermediate, hidden);
+      const WeightMatrix gate_up =
+          source_.matrix(called(names_.gate_up), 2 * config_.intermediate, hidden);
       layer.gate = gate_up.row_slice(0, config_.intermediate);
       layer.up = gate_up.row_slice(config_.intermediate, config_.intermediate);
     } else {
@@ -117,11 +120,14 @@ class Binder {
   ModelWeights bind(const KeyBiasOffsets& key_bias_offsets) {
     ModelWeights weights{};
     ProgressBar bar("binding weights", config_.layers);
-    weights.embedding = source_.matrix(std::string(names_.embedding), config_.vocabulary, config_.hidden);
-    weights.head = config_.tied_head
-                       ? weights.embedding
-                       : source_.matrix(std::string(names_.head), config_.vocabulary, config_.hidden);
-    weights.final_norm = source_.vector(fmt::format("{}.weight", names_.final_norm), config_.hidden);
+    weights.embedding =
+        source_.matrix(std::string(names_.embedding), config_.vocabulary, config_.hidden);
+    weights.head =
+        config_.tied_head
+            ? weights.embedding
+            : source_.matrix(std::string(names_.head), config_.vocabulary, config_.hidden);
+    weights.final_norm =
+        source_.vector(fmt::format("{}.weight", names_.final_norm), config_.hidden);
     for (std::int64_t i = 0; i < config_.layers; ++i) {
       weights.layers.push_back(bind_layer(i, key_bias_offsets));
       bar.advance(1);
@@ -132,11 +138,13 @@ class Binder {
  private:
   void offset_key_bias(float* bias, const KeyBiasOffsets& offsets) const {
     for (const auto& [dim, value] : offsets) {
-      if (bias == nullptr) fail("key bias offsets want a model with key biases; {} has none", config_.architecture);
+      if (bias == nullptr)
+        fail("key bias offsets want a model with key biases; {} has none", config_.architecture);
       if (dim < 0 || dim >= config_.head_dim) {
         fail("key bias offsets: wanted a dimension below {}, found {}", config_.head_dim, dim);
       }
-      for (std::int64_t head = 0; head < config_.kv_heads; ++head) bias[head * config_.head_dim + dim] += value;
+      for (std::int64_t head = 0; head < config_.kv_heads; ++head)
+        bias[head * config_.head_dim + dim] += value;
     }
   }
 
@@ -148,9 +156,12 @@ class Binder {
 
 const char* name_of(ModelFiles kind) {
   switch (kind) {
-    case ModelFiles::hf_folder: return "a folder";
-    case ModelFiles::gguf: return "a GGUF file";
-    case ModelFiles::config_json: return "a config.json";
+    case ModelFiles::hf_folder:
+      return "a folder";
+    case ModelFiles::gguf:
+      return "a GGUF file";
+    case ModelFiles::config_json:
+      return "a config.json";
   }
   return "?";
 }
@@ -161,11 +172,14 @@ LoadFormat chosen_format(const ModelPath& path, LoadFormat wanted) {
                              : path.kind == ModelFiles::hf_folder ? LoadFormat::safetensors
                                                                   : LoadFormat::automatic;
   if (fitting == LoadFormat::automatic) {
-    fail("{}: a config.json has no weights: name its folder, or choose the load format dummy", path.path.string());
+    fail("{}: a config.json has no weights: name its folder, or choose the load format dummy",
+         path.path.string());
   }
   if (wanted != LoadFormat::automatic && wanted != fitting) {
     fail("{}: the load format {} does not fit {}",
-         path.path.string(), wanted == LoadFormat::gguf ? "gguf" : "safetensors", name_of(path.kind));
+         path.path.string(),
+         wanted == LoadFormat::gguf ? "gguf" : "safetensors",
+         name_of(path.kind));
   }
   return fitting;
 }
@@ -191,11 +205,15 @@ LoadedModel load_model(const ModelPath& path, const LoadOptions& options) {
   const bool fused = format != LoadFormat::dummy && family_named(model.config.family).fused;
   std::shared_ptr<TensorSource> source;
   switch (format) {
-    case LoadFormat::gguf: source = open_gguf(gguf); break;
-    case LoadFormat::dummy:
-      source = make_dummy(model.config, model.config.dtype, options.dummy_seed, options.dummy_scale);
+    case LoadFormat::gguf:
+      source = open_gguf(gguf);
       break;
-    default: source = open_safetensors(path.path, model.config);
+    case LoadFormat::dummy:
+      source =
+          make_dummy(model.config, model.config.dtype, options.dummy_seed, options.dummy_scale);
+      break;
+    default:
+      source = open_safetensors(path.path, model.config);
   }
   const TensorNames& names = format == LoadFormat::gguf ? kGgufNames : kHfNames;
   model.weights = Binder(model.config, names, fused, *source).bind(options.key_bias_offsets);

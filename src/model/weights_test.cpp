@@ -24,7 +24,9 @@ LoadedModel load(const Json& config, const TinyTensors& tensors, const LoadOptio
   return load_model(find_model(folder.path().string()), options);
 }
 
-void expect_refusal(const Json& config, const TinyTensors& tensors, const std::vector<std::string>& parts) {
+void expect_refusal(const Json& config,
+                    const TinyTensors& tensors,
+                    const std::vector<std::string>& parts) {
   expect_parts(error_of([&] { load(config, tensors); }), parts);
 }
 
@@ -56,7 +58,8 @@ void expect_matrix(const WeightMatrix& matrix,
 
 void expect_vector(const float* values, const std::string& name, std::int64_t size) {
   ASSERT_NE(values, nullptr) << name;
-  for (std::int64_t i = 0; i < size; ++i) ASSERT_EQ(values[i], tiny_value(name, i)) << name << " " << i;
+  for (std::int64_t i = 0; i < size; ++i)
+    ASSERT_EQ(values[i], tiny_value(name, i)) << name << " " << i;
 }
 
 void expect_layers(const LoadedModel& model) {
@@ -102,8 +105,12 @@ const Json kLlamaConfig = tiny_config("LlamaForCausalLM");
 TEST(SafetensorsWeights, BindsEveryFamilyByRole) {
   Json biased = kLlamaConfig;
   biased["attention_bias"] = true;
-  for (const Json& config : {kLlamaConfig, biased, tiny_config("MistralForCausalLM"), tiny_config("Qwen2ForCausalLM"),
-                             tiny_config("Qwen3ForCausalLM"), tiny_config("Phi3ForCausalLM")}) {
+  for (const Json& config : {kLlamaConfig,
+                             biased,
+                             tiny_config("MistralForCausalLM"),
+                             tiny_config("Qwen2ForCausalLM"),
+                             tiny_config("Qwen3ForCausalLM"),
+                             tiny_config("Phi3ForCausalLM")}) {
     SCOPED_TRACE(config["architectures"].dump());
     const LoadedModel model = load(config, tiny_tensors(config));
     expect_layers(model);
@@ -118,7 +125,8 @@ TEST(SafetensorsWeights, KeepsEachTensorsOwnType) {
   for (const char* dtype : {"F16", "BF16"}) {
     const LoadedModel model = load(kLlamaConfig, tiny_tensors(kLlamaConfig, dtype));
     expect_layers(model);
-    EXPECT_EQ(model.weights.format, dtype == std::string("F16") ? "safetensors f16" : "safetensors bf16");
+    EXPECT_EQ(model.weights.format,
+              dtype == std::string("F16") ? "safetensors f16" : "safetensors bf16");
   }
   TinyTensors mixed = tiny_tensors(kLlamaConfig, "BF16");
   mixed["lm_head.weight"] = tiny_tensor("lm_head.weight", {24, 256}, "F32");
@@ -161,8 +169,10 @@ TEST(SafetensorsWeights, RefusesTensorsThatHaveNoPlace) {
   TinyTensors tensors = tiny_tensors(kLlamaConfig);
   tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = tiny_tensor("frequencies", {32});
   EXPECT_NO_THROW(load(kLlamaConfig, tensors)) << "older checkpoints store what the config says";
-  for (const char* name : {"model.layers.0.self_attn.q_proj.bias", "model.layers.2.input_layernorm.weight",
-                           "model.layers.0.mlp.gate_proj.bias", "visual.weight"}) {
+  for (const char* name : {"model.layers.0.self_attn.q_proj.bias",
+                           "model.layers.2.input_layernorm.weight",
+                           "model.layers.0.mlp.gate_proj.bias",
+                           "visual.weight"}) {
     TinyTensors more = tensors;
     more[name] = tiny_tensor(name, {256});
     expect_refusal(kLlamaConfig, more, {"model.safetensors", name, "no place", "LlamaForCausalLM"});
@@ -173,11 +183,13 @@ TEST(SafetensorsWeights, ReadsUnalignedData) {
   const TempFolder folder;
   TinyTensors tensors = tiny_tensors(kLlamaConfig);
   testing::SafetensorsBuilder builder;
-  for (const auto& [name, tensor] : tensors) builder.add(name, tensor.dtype, tensor.shape, tensor.data);
+  for (const auto& [name, tensor] : tensors)
+    builder.add(name, tensor.dtype, tensor.shape, tensor.data);
   std::string header = builder.header().dump();
   while (header.size() % 8 != 3) header += ' ';
   folder.write("config.json", kLlamaConfig.dump());
-  folder.write("model.safetensors", testing::SafetensorsBuilder::with_header(header, builder.data()));
+  folder.write("model.safetensors",
+               testing::SafetensorsBuilder::with_header(header, builder.data()));
   expect_layers(load_model(find_model(folder.path().string()), {}));
 }
 
@@ -192,10 +204,13 @@ TinyTensors awq_tensors(const Json& config) {
     }
     const std::int64_t rows = tensor.shape[0];
     const std::int64_t columns = tensor.shape[1];
-    const auto words = [](std::int64_t count, char fill) { return std::string(static_cast<std::size_t>(count) * 4, fill); };
+    const auto words = [](std::int64_t count, char fill) {
+      return std::string(static_cast<std::size_t>(count) * 4, fill);
+    };
     const std::string base = name.substr(0, stem);
     tensors[base + ".qweight"] = {"I32", {columns, rows / 8}, words(columns * rows / 8, 'q')};
-    tensors[base + ".qzeros"] = {"I32", {columns / 128, rows / 8}, words(columns / 128 * rows / 8, 'z')};
+    tensors[base + ".qzeros"] = {
+        "I32", {columns / 128, rows / 8}, words(columns / 128 * rows / 8, 'z')};
     tensors[base + ".scales"] = tiny_tensor(base + ".scales", {columns / 128, rows}, "F16");
   }
   return tensors;
@@ -203,8 +218,11 @@ TinyTensors awq_tensors(const Json& config) {
 
 Json awq_config(const std::string& architecture) {
   Json config = tiny_config(architecture);
-  config["quantization_config"] = {
-      {"quant_method", "awq"}, {"bits", 4}, {"group_size", 128}, {"zero_point", true}, {"version", "gemm"}};
+  config["quantization_config"] = {{"quant_method", "awq"},
+                                   {"bits", 4},
+                                   {"group_size", 128},
+                                   {"zero_point", true},
+                                   {"version", "gemm"}};
   return config;
 }
 
@@ -259,7 +277,8 @@ TEST(AwqWeights, RefusesOtherPackings) {
   tensors = good;
   tensors[q + ".qweight"].shape = {32, 256};  // packed along the columns, as GEMV has it
   expect_refusal(config, tensors, {q + ".qweight", "wanted [256, 32]", "found [32, 256]"});
-  expect_refusal(kLlamaConfig, good, {q + ".weight", "no such tensor"});  // the config does not say AWQ
+  expect_refusal(
+      kLlamaConfig, good, {q + ".weight", "no such tensor"});  // the config does not say AWQ
   tensors = good;
   tensors[q + ".weight"] = tiny_tensor(q + ".weight", {256, 256});
   expect_refusal(config, tensors, {q + ".weight", "no place"});  // both forms
@@ -269,15 +288,21 @@ TEST(KeyBiasOffsets, FallOnEveryLayerAndKvHead) {
   const Json config = tiny_config("Qwen2ForCausalLM");
   const TinyTensors tensors = tiny_tensors(config);
   const LoadedModel plain = load(config, tensors);
-  const LoadedModel twin = load(config, tensors, {.key_bias_offsets = {{31, 100.0f}, {30, -100.0f}}});
+  const LoadedModel twin =
+      load(config, tensors, {.key_bias_offsets = {{31, 100.0f}, {30, -100.0f}}});
   for (std::size_t i = 0; i < 2; ++i) {
     for (int j = 0; j < 128; ++j) {
       const float offset = j % 64 == 31 ? 100.0f : j % 64 == 30 ? -100.0f : 0.0f;
       EXPECT_EQ(twin.weights.layers[i].k_bias[j], plain.weights.layers[i].k_bias[j] + offset) << j;
     }
   }
-  expect_parts(error_of([&] { load(config, tensors, {.key_bias_offsets = {{64, 1.0f}}}); }), {"below 64", "64"});
-  expect_parts(error_of([&] { load(kLlamaConfig, tiny_tensors(kLlamaConfig), {.key_bias_offsets = {{0, 1.0f}}}); }),
+  expect_parts(error_of([&] {
+                 load(config, tensors, {.key_bias_offsets = {{64, 1.0f}}});
+               }),
+               {"below 64", "64"});
+  expect_parts(error_of([&] {
+                 load(kLlamaConfig, tiny_tensors(kLlamaConfig), {.key_bias_offsets = {{0, 1.0f}}});
+               }),
                {"key bias", "LlamaForCausalLM"});
 }
 
@@ -285,7 +310,9 @@ TEST(LoadModel, LetsDtypeChangeOnlyWhatTheCacheCalls16) {
   const LoadedModel model = load(kLlamaConfig, tiny_tensors(kLlamaConfig), {.dtype = DType::bf16});
   EXPECT_EQ(model.config.dtype, DType::bf16);
   EXPECT_EQ(model.weights.layers[0].q.type, WeightType::f32);
-  expect_parts(error_of([&] { load(kLlamaConfig, tiny_tensors(kLlamaConfig), {.dtype = DType::e4m3}); }), {"dtype", "fp8"});
+  expect_parts(
+      error_of([&] { load(kLlamaConfig, tiny_tensors(kLlamaConfig), {.dtype = DType::e4m3}); }),
+      {"dtype", "fp8"});
 }
 
 TEST(LoadModel, RefusesFormatsThatDoNotFitThePath) {
@@ -294,7 +321,8 @@ TEST(LoadModel, RefusesFormatsThatDoNotFitThePath) {
   const ModelPath config = find_model((folder.path() / "config.json").string());
   expect_parts(error_of([&] { load_model(config, {}); }), {"config.json", "dummy"});
   const ModelPath whole = find_model(folder.path().string());
-  expect_parts(error_of([&] { load_model(whole, {.format = LoadFormat::gguf}); }), {"gguf", "a folder"});
+  expect_parts(error_of([&] { load_model(whole, {.format = LoadFormat::gguf}); }),
+               {"gguf", "a folder"});
   EXPECT_NO_THROW(load_model(whole, {.format = LoadFormat::safetensors}));
 }
 

@@ -42,9 +42,9 @@ class TokenMatcher {
   const AddedToken* longest_at(std::string_view text, std::size_t at, std::size_t& length) const;
 
   std::vector<AddedToken> tokens_;
-  std::vector<int> token_of_node_{-1};                    // a trie; node 0 is its root
+  std::vector<int> token_of_node_{-1};                     // a trie; node 0 is its root
   std::unordered_map<std::uint64_t, std::uint32_t> next_;  // node << 8 | byte -> node
-  std::array<bool, 256> starts_{};                        // bytes that some pattern starts with
+  std::array<bool, 256> starts_{};                         // bytes that some pattern starts with
 };
 
 }  // namespace keel

@@ -20,14 +20,16 @@ constexpr std::string_view kSpaceMark = "\xe2\x96\x81";  // ▁, U+2581
 
 // Where a word begins after `from`: at a "▁" that follows something else. npos where no further one does.
 std::size_t next_word(std::string_view text, std::size_t from) {
-  for (std::size_t at = from; (at = text.find(kSpaceMark, at)) != text.npos; at += kSpaceMark.size())
+  for (std::size_t at = from; (at = text.find(kSpaceMark, at)) != text.npos;
+       at += kSpaceMark.size())
     if (at > from && !text.substr(0, at).ends_with(kSpaceMark)) return at;
   return text.npos;
 }
 
 }  // namespace
 
-MergeTable::MergeTable(std::size_t expected) : slots_(std::bit_ceil(std::max<std::size_t>(expected, 8) * 2)) {}
+MergeTable::MergeTable(std::size_t expected)
+    : slots_(std::bit_ceil(std::max<std::size_t>(expected, 8) * 2)) {}
 
 std::size_t MergeTable::slot_of(std::uint64_t pair) const {
   std::size_t slot = mix64(pair) & (slots_.size() - 1);
@@ -49,7 +51,8 @@ const MergeTable::Merge* MergeTable::find(TokenId left, TokenId right) const {
 }
 
 WordCache::WordCache(std::size_t text_bytes) {
-  if (text_bytes >= 256) slots_.resize(std::min<std::size_t>(std::bit_ceil(text_bytes / 16), 16384));
+  if (text_bytes >= 256)
+    slots_.resize(std::min<std::size_t>(std::bit_ceil(text_bytes / 16), 16384));
 }
 
 std::size_t WordCache::slot_of(std::string_view word) const {
@@ -110,7 +113,9 @@ void BpeModel::prepare() {
       cut_before_words_ = next_word(vocabulary_->text(id), 0) == std::string_view::npos;
 }
 
-void BpeModel::encode(std::string_view piece, WordCache& cache, std::vector<TokenId>& tokens) const {
+void BpeModel::encode(std::string_view piece,
+                      WordCache& cache,
+                      std::vector<TokenId>& tokens) const {
   check(piece.size() < std::size_t{1} << 31, "a piece is under 2 GiB");
   if (!cut_before_words_) return encode_word(piece, cache, tokens);
   for (std::size_t at = 0; at < piece.size();) {
@@ -165,8 +170,11 @@ std::vector<BpeModel::Symbol> BpeModel::symbols_of(std::string_view word) const 
   symbols.reserve(word.size());
   const auto add = [&](TokenId id, std::size_t begin, std::size_t end) {
     const auto index = static_cast<std::int32_t>(symbols.size());
-    symbols.push_back({id, static_cast<std::uint32_t>(begin), static_cast<std::uint32_t>(end),
-                       index - 1, index + 1});
+    symbols.push_back({id,
+                       static_cast<std::uint32_t>(begin),
+                       static_cast<std::uint32_t>(end),
+                       index - 1,
+                       index + 1});
   };
   bool last_is_unknown = false;
   const auto add_unknown = [&](std::size_t begin, std::size_t end) {

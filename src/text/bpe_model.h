@@ -60,11 +60,14 @@ class WordCache {
 class BpeModel {
  public:
   struct Options {
-    bool byte_level = false;     // a piece's bytes are its first symbols, written as GPT-2's characters
-    bool byte_fallback = false;  // a character without a token becomes "<0x..>" tokens, where all of them exist
+    bool byte_level =
+        false;  // a piece's bytes are its first symbols, written as GPT-2's characters
+    bool byte_fallback =
+        false;  // a character without a token becomes "<0x..>" tokens, where all of them exist
     bool ignore_merges = false;  // a piece that is a token needs no merges
     bool fuse_unknown = false;   // neighbouring unknown characters become one token
-    std::optional<TokenId> unknown;  // none: an unknown character vanishes, as in the reference library
+    std::optional<TokenId>
+        unknown;  // none: an unknown character vanishes, as in the reference library
   };
 
   // With merges, by rank. REQUIRES: both parts and the whole of each merge are in the vocabulary.
@@ -78,8 +81,8 @@ class BpeModel {
 
  private:
   struct Symbol {
-    TokenId id;               // -1: no token (scores only: it may still be part of one)
-    std::uint32_t begin, end; // of the piece; equal once merged into its left neighbour
+    TokenId id;                // -1: no token (scores only: it may still be part of one)
+    std::uint32_t begin, end;  // of the piece; equal once merged into its left neighbour
     std::int32_t previous, next;
   };
   struct Candidate;
@@ -98,7 +101,8 @@ class BpeModel {
   std::optional<MergeTable> merges_;  // or
   std::vector<float> scores_;
   Options options_;
-  std::array<TokenId, 256> byte_tokens_;  // byte_level: of the byte's character; else of "<0x..>"; -1 where there is none
+  std::array<TokenId, 256>
+      byte_tokens_;  // byte_level: of the byte's character; else of "<0x..>"; -1 where there is none
   // No token joins a "▁" to something other than "▁" before it: a text may be cut before each word's "▁".
   bool cut_before_words_ = false;
 };

@@ -15,7 +15,8 @@ std::optional<TokenId> named_token(const Tokenizer& tokenizer,
                                    const std::string& source) {
   if (!text) return std::nullopt;
   const auto id = tokenizer.id_of(*text);
-  if (!id) log_warning("{}: the {} {:?} is not in the vocabulary: there is none", source, role, *text);
+  if (!id)
+    log_warning("{}: the {} {:?} is not in the vocabulary: there is none", source, role, *text);
   return id;
 }
 
@@ -27,7 +28,10 @@ BpeTokenizer::BpeTokenizer(BpeParts parts, const TokenizerConfig& config)
     const std::string& known = parts_.vocabulary->text(token.id);
     if (!known.empty() && known != token.text)
       fail("{}: the added token {:?} has the id {}, which is {:?} in the vocabulary",
-           parts_.description, token.text, token.id, known);
+           parts_.description,
+           token.text,
+           token.id,
+           known);
     added_by_id_[token.id] = &token;
     added_by_text_.emplace(token.text, token.id);
     size_ = std::max(size_, token.id + 1);
@@ -72,8 +76,7 @@ std::vector<TokenId> BpeTokenizer::encode(std::string_view text, EncodeOptions o
             push);
       },
       push);
-  if (options.add_special)
-    tokens.insert(tokens.end(), parts_.suffix.begin(), parts_.suffix.end());
+  if (options.add_special) tokens.insert(tokens.end(), parts_.suffix.begin(), parts_.suffix.end());
   return tokens;
 }
 

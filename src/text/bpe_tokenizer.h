@@ -22,8 +22,8 @@ struct BpeParts {
   PreTokenizer pre_tokenizer;
   TokenDecoder decoder;
   std::vector<AddedToken> added_tokens;
-  bool added_tokens_are_verbatim = false;     // their text is not put through the decoder
-  std::vector<TokenId> prefix, suffix;        // what add_special puts around the text
+  bool added_tokens_are_verbatim = false;  // their text is not put through the decoder
+  std::vector<TokenId> prefix, suffix;     // what add_special puts around the text
   std::string description;
 };
 

@@ -38,7 +38,8 @@ std::string JsonFields::text_or(const char* key, std::string otherwise) const {
 bool JsonFields::flag_or(const char* key, bool otherwise) const {
   if (!has(key)) return otherwise;
   const json& value = at(key);
-  if (!value.is_boolean()) fail("{}: \"{}\" is {}, not true or false", where, key, value.type_name());
+  if (!value.is_boolean())
+    fail("{}: \"{}\" is {}, not true or false", where, key, value.type_name());
   return value.get<bool>();
 }
 
@@ -56,7 +57,7 @@ const json& JsonFields::array(const char* key) const {
 }
 
 JsonFields JsonFields::inside(const char* key) const {
-  return JsonFields(at(key), where + ", \"" + key + "\"");
+  return JsonFields(at(key), fmt::format("{}, \"{}\"", where, key));
 }
 
 json parse_json(std::string_view text, const std::string& where) {

@@ -63,7 +63,8 @@ void add_slices(std::vector<Span>& spans, SplitBehavior behavior, std::vector<Sl
       std::reverse(slices.begin() + static_cast<std::ptrdiff_t>(first), slices.end());
       break;
   }
-  slices.erase(std::remove_if(slices.begin() + static_cast<std::ptrdiff_t>(first), slices.end(),
+  slices.erase(std::remove_if(slices.begin() + static_cast<std::ptrdiff_t>(first),
+                              slices.end(),
                               [](Slice s) { return s.begin == s.end; }),
                slices.end());
 }

@@ -39,7 +39,9 @@ Regex::Regex(std::string_view pattern, const std::string& where) : pattern_(patt
                             ONIG_SYNTAX_ONIGURUMA,
                             &info);
   if (code != ONIG_NORMAL)
-    fail("{}: the regular expression {:?} does not compile: {}", where, pattern,
+    fail("{}: the regular expression {:?} does not compile: {}",
+         where,
+         pattern,
          error_text(code, &info));
   compiled_ = std::shared_ptr<void>(compiled, [](void* p) { onig_free(static_cast<regex_t*>(p)); });
 }
@@ -53,8 +55,13 @@ void Regex::for_each_match(std::string_view text,
   std::size_t from = 0;
   std::size_t last_end = std::string_view::npos;
   while (from <= text.size()) {
-    const int code = onig_search(static_cast<regex_t*>(compiled_.get()), begin, end, begin + from,
-                                 end, region.get(), ONIG_OPTION_NONE);
+    const int code = onig_search(static_cast<regex_t*>(compiled_.get()),
+                                 begin,
+                                 end,
+                                 begin + from,
+                                 end,
+                                 region.get(),
+                                 ONIG_OPTION_NONE);
     if (code == ONIG_MISMATCH) return;
     if (code < 0) fail("the regular expression {} failed: {}", pattern_, error_text(code));
     const auto match_begin = static_cast<std::size_t>(region->beg[0]);

@@ -24,7 +24,8 @@ class Regex {
 
  private:
   std::string pattern_;
-  std::shared_ptr<void> compiled_;  // Oniguruma's regex_t; shared because copies of a pipeline read the same one
+  std::shared_ptr<void>
+      compiled_;  // Oniguruma's regex_t; shared because copies of a pipeline read the same one
 };
 
 }  // namespace keel

@@ -29,11 +29,7 @@ class SentencePieceTokenizer final : public Tokenizer {
       if (processor_.IsControl(id))
         add({.id = id, .text = processor_.IdToPiece(id), .special = true}, label);
     for (const AddedToken& token : config.added_tokens) add(token, config.source);
-    // libsentencepiece alone knows whether the model adds a leading space, which decoding then takes away.
-    std::string decoded;
-    const std::vector<std::string> pieces = {std::string(kSpaceMark) + "a"};
-    strips_first_space_ = processor_.Decode(pieces, &decoded).ok() && decoded == "a";
-
+    strips_first_space_ = decoding_strips_first_space();
     bos_ = role(config.bos_token, processor_.bos_id(), config.source);
     eos_ = role(config.eos_token, processor_.eos_id(), config.source);
     add_bos_ = config.add_bos_token.value_or(true) && bos_;
@@ -87,9 +83,24 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
  private:
+  // Whether the model adds a leading space, which decoding then takes away, only libsentencepiece knows: a word shows it.
+  bool decoding_strips_first_space() const {
+    for (int id = 0; id < processor_.GetPieceSize(); ++id) {
+      const std::string_view piece = processor_.IdToPiece(id);
+      if (!piece.starts_with(kSpaceMark) || piece.substr(kSpaceMark.size()).starts_with(kSpaceMark))
+        continue;
+      std::string decoded;
+      return processor_.Decode(std::vector<int>{id}, &decoded).ok() && !decoded.starts_with(' ');
+    }
+    return false;
+  }
+
   void add(const AddedToken& token, const std::string& source) {
     if (token.id < processor_.GetPieceSize() && processor_.IdToPiece(token.id) != token.text)
-      fail("{}: id {} is {:?}, but {:?} in tokenizer.model", source, token.id, token.text,
+      fail("{}: id {} is {:?}, but {:?} in tokenizer.model",
+           source,
+           token.id,
+           token.text,
            processor_.IdToPiece(token.id));
     added_.insert_or_assign(token.id, token);
     matcher_.add(token.text, token);

@@ -25,9 +25,11 @@ std::string chat_template(const JsonFields& config) {
   for (const json& entry : value) {
     const JsonFields named(entry, config.where + ", \"chat_template\"");
     if (named.text("name") == "default") return named.text("template");
-    names += " " + named.text("name");
+    names += names.empty() ? "" : ", ";
+    names += named.text("name");
   }
-  log_warning("{}: none of the chat templates ({} ) is named default: none is used", config.where, names);
+  log_warning(
+      "{}: none of the chat templates ({}) is named default: none is used", config.where, names);
   return {};
 }
 

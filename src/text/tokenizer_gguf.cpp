@@ -57,8 +57,11 @@ const std::map<std::string, PreTokenizing, std::less<>>& known_pre_tokenizers() 
       {"stablelm2", kQwen2},
       {"deepseek-r1-qwen", kQwen2},
       {"deepseek-coder",
-       {.patterns = {R"([\r\n])", R"(\s?\p{L}+)", R"(\s?\p{P}+)",
-                     R"([\x{4e00}-\x{9fa5}\x{0800}-\x{4e00}\x{ac00}-\x{d7ff}]+)", R"(\p{N})"}}},
+       {.patterns = {R"([\r\n])",
+                     R"(\s?\p{L}+)",
+                     R"(\s?\p{P}+)",
+                     R"([\x{4e00}-\x{9fa5}\x{0800}-\x{4e00}\x{ac00}-\x{d7ff}]+)",
+                     R"(\p{N})"}}},
       {"falcon", {.patterns = {R"([\p{P}\$\+<=>\^~\|`]+)", kGpt2Pattern, "[0-9][0-9][0-9]"}}},
   };
   return known;
@@ -66,9 +69,15 @@ const std::map<std::string, PreTokenizing, std::less<>>& known_pre_tokenizers() 
 
 // Ends of a turn that converters often leave "user-defined": never part of an answer's text.
 bool ends_a_turn(std::string_view text) {
-  static constexpr std::string_view kEnds[] = {"<|im_end|>",    "<|eot_id|>",      "<|eom_id|>",
-                                               "<|end|>",       "<end_of_turn>",   "<|endoftext|>",
-                                               "<|EOT|>",       "<|END_OF_TURN_TOKEN|>"};
+  static constexpr std::string_view kEnds[] = {"</s>",
+                                               "<|im_end|>",
+                                               "<|eot_id|>",
+                                               "<|eom_id|>",
+                                               "<|end|>",
+                                               "<end_of_turn>",
+                                               "<|endoftext|>",
+                                               "<|EOT|>",
+                                               "<|END_OF_TURN_TOKEN|>"};
   return std::find(std::begin(kEnds), std::end(kEnds), text) != std::end(kEnds);
 }
 
@@ -85,12 +94,14 @@ std::vector<AddedToken> read_added_tokens(const GgufFile& file,
   std::vector<AddedToken> added;
   for (std::size_t id = 0; id < texts.size(); ++id) {
     const std::int64_t type = types[id];
-    if (texts[id].empty() || (type != kControl && type != kUserDefined && type != kUnknown)) continue;
+    if (texts[id].empty() || (type != kControl && type != kUserDefined && type != kUnknown))
+      continue;
     const std::string& text = texts[id];
-    added.push_back({.id = static_cast<TokenId>(id),
-                     .text = text,
-                     .special = type != kUserDefined || ends_a_turn(text),
-                     .rstrip = is_phi3 && text != "<unk>" && text != "<s>" && text != "<|endoftext|>"});
+    added.push_back(
+        {.id = static_cast<TokenId>(id),
+         .text = text,
+         .special = type != kUserDefined || ends_a_turn(text),
+         .rstrip = is_phi3 && text != "<unk>" && text != "<s>" && text != "<|endoftext|>"});
   }
   return added;
 }
@@ -107,7 +118,8 @@ MergeTable read_merges(const GgufFile& file, const Vocabulary& vocabulary) {
     const auto right = vocabulary.find(text.substr(space + 1));
     const auto whole = vocabulary.find(text.substr(0, space) + text.substr(space + 1));
     if (!left || !right || !whole)
-      fail("{}: a part or the whole of the merge {:?} is not in the vocabulary", file.label(), text);
+      fail(
+          "{}: a part or the whole of the merge {:?} is not in the vocabulary", file.label(), text);
     merges.add(*left, *right, {static_cast<std::int32_t>(rank), *whole});
   }
   return merges;
@@ -115,7 +127,8 @@ MergeTable read_merges(const GgufFile& file, const Vocabulary& vocabulary) {
 
 void set_up_gpt2(const GgufFile& file, BpeParts& parts, bool& adds_bos) {
   const std::string* pre = file.string("tokenizer.ggml.pre");
-  if (!pre) fail("{}: tokenizer.ggml.pre is missing, so how texts are split is unknown", file.label());
+  if (!pre)
+    fail("{}: tokenizer.ggml.pre is missing, so how texts are split is unknown", file.label());
   const auto known = known_pre_tokenizers().find(*pre);
   if (known == known_pre_tokenizers().end())
     fail("{}: tokenizer.ggml.pre {:?} is not supported", file.label(), *pre);
@@ -135,8 +148,10 @@ void set_up_gpt2(const GgufFile& file, BpeParts& parts, bool& adds_bos) {
 void set_up_llama(const GgufFile& file, const std::vector<std::int64_t>& types, BpeParts& parts) {
   const auto* given = file.numbers("tokenizer.ggml.scores");
   if (!given || given->size() != types.size())
-    fail("{}: tokenizer.ggml.scores has {} entries for {} tokens", file.label(),
-         given ? given->size() : 0, types.size());
+    fail("{}: tokenizer.ggml.scores has {} entries for {} tokens",
+         file.label(),
+         given ? given->size() : 0,
+         types.size());
   std::vector<float> scores(given->begin(), given->end());
   for (std::size_t id = 0; id < scores.size(); ++id)
     if (types[id] != kNormal && types[id] != kUserDefined && types[id] != kUnused)
@@ -174,13 +189,17 @@ std::unique_ptr<Tokenizer> load_tokenizer(const GgufFile& file) {
   if (!model) fail("{}: tokenizer.ggml.model is missing: the file has no vocabulary", file.label());
   const bool is_gpt2 = *model == "gpt2";
   if (!is_gpt2 && *model != "llama")
-    fail("{}: tokenizer.ggml.model {:?} is not supported (gpt2 and llama are)", file.label(), *model);
+    fail("{}: tokenizer.ggml.model {:?} is not supported (gpt2 and llama are)",
+         file.label(),
+         *model);
   const auto* texts = file.strings("tokenizer.ggml.tokens");
   if (!texts || texts->empty()) fail("{}: tokenizer.ggml.tokens is missing", file.label());
   const auto* types = file.integers("tokenizer.ggml.token_type");
   if (!types || types->size() != texts->size())
-    fail("{}: tokenizer.ggml.token_type has {} entries for {} tokens", file.label(),
-         types ? types->size() : 0, texts->size());
+    fail("{}: tokenizer.ggml.token_type has {} entries for {} tokens",
+         file.label(),
+         types ? types->size() : 0,
+         texts->size());
 
   BpeParts parts;
   parts.vocabulary = std::make_unique<Vocabulary>(*texts);

@@ -18,7 +18,8 @@ std::unique_ptr<Vocabulary> read_vocabulary(const JsonFields& model) {
   const JsonFields vocab = model.inside("vocab");
   TokenId size = 0;
   for (const auto& [text, id] : vocab.object.items()) {
-    if (!id.is_number_integer() || id.get<std::int64_t>() < 0 || id.get<std::int64_t>() >= kMostTokens)
+    if (!id.is_number_integer() || id.get<std::int64_t>() < 0 ||
+        id.get<std::int64_t>() >= kMostTokens)
       fail("{}: {:?} has the id {}", vocab.where, text, id.dump());
     if (text.empty()) fail("{}: id {} has an empty text", vocab.where, id.dump());
     size = std::max(size, id.get<TokenId>() + 1);
@@ -26,7 +27,8 @@ std::unique_ptr<Vocabulary> read_vocabulary(const JsonFields& model) {
   std::vector<std::string> texts(static_cast<std::size_t>(size));
   for (const auto& [text, id] : vocab.object.items()) {
     std::string& place = texts[id.get<std::size_t>()];
-    if (!place.empty()) fail("{}: {:?} and {:?} have the same id {}", vocab.where, place, text, id.dump());
+    if (!place.empty())
+      fail("{}: {:?} and {:?} have the same id {}", vocab.where, place, text, id.dump());
     place = text;
   }
   return std::make_unique<Vocabulary>(std::move(texts));
@@ -42,7 +44,8 @@ std::pair<std::string, std::string> merge_parts(const json& merge, const std::st
     if (space != text.npos && text.find(' ', space + 1) == text.npos)
       return {text.substr(0, space), text.substr(space + 1)};
   }
-  fail("{}: a merge is two texts, found {}", where,
+  fail("{}: a merge is two texts, found {}",
+       where,
        merge.dump(-1, ' ', false, json::error_handler_t::replace));
 }
 
@@ -73,8 +76,7 @@ void read_model(const JsonFields& document, BpeParts& parts, bool byte_level) {
   const JsonFields model = document.inside("model");
   // Old files leave the type out; only BPE has merges.
   const std::string type = model.text_or("type", model.has("merges") ? "BPE" : "unnamed");
-  if (type != "BPE")
-    fail("{}: the type {:?} is not supported (BPE is)", model.where, type);
+  if (type != "BPE") fail("{}: the type {:?} is not supported (BPE is)", model.where, type);
   require_absent(model, "dropout");
   require_absent(model, "continuing_subword_prefix");
   require_absent(model, "end_of_word_suffix");
@@ -88,9 +90,8 @@ void read_model(const JsonFields& document, BpeParts& parts, bool byte_level) {
     if (!options.unknown)
       fail("{}: the unk_token {:?} is not in the vocabulary", model.where, model.text("unk_token"));
   }
-  parts.model = std::make_unique<BpeModel>(*parts.vocabulary,
-                                           read_merges(model, *parts.vocabulary),
-                                           options);
+  parts.model =
+      std::make_unique<BpeModel>(*parts.vocabulary, read_merges(model, *parts.vocabulary), options);
 }
 
 void read_added_tokens(const JsonFields& document, const TokenizerConfig& config, BpeParts& parts) {
@@ -114,14 +115,19 @@ void read_added_tokens(const JsonFields& document, const TokenizerConfig& config
   for (const AddedToken& token : config.added_tokens) {
     if (token.id >= kMostTokens)
       fail("{}: {:?} has the id {}", config.source, token.text, token.id);
-    const auto same = std::find_if(parts.added_tokens.begin(), parts.added_tokens.end(),
+    const auto same = std::find_if(parts.added_tokens.begin(),
+                                   parts.added_tokens.end(),
                                    [&](const AddedToken& t) { return t.id == token.id; });
     if (same == parts.added_tokens.end()) {
       parts.added_tokens.push_back(token);
     } else if (same->text == token.text) {
       *same = token;
     } else {
-      fail("{}: id {} is {:?}, but {:?} in {}", config.source, token.id, token.text, same->text,
+      fail("{}: id {} is {:?}, but {:?} in {}",
+           config.source,
+           token.id,
+           token.text,
+           same->text,
            document.where);
     }
   }
@@ -154,9 +160,10 @@ std::unique_ptr<Tokenizer> parse_tokenizer_json(const std::string& label,
   for (const AddedToken& token : parts.added_tokens) size = std::max(size, token.id + 1);
   for (const auto* ids : {&parts.prefix, &parts.suffix})
     for (TokenId id : *ids)
-      if (id < 0 || id >= size) fail("{}: the post_processor adds the id {}, which no token has", label, id);
-  parts.description = fmt::format("{} BPE, {} tokens, {}",
-                                  byte_level ? "byte-level" : "character-level", size, label);
+      if (id < 0 || id >= size)
+        fail("{}: the post_processor adds the id {}, which no token has", label, id);
+  parts.description = fmt::format(
+      "{} BPE, {} tokens, {}", byte_level ? "byte-level" : "character-level", size, label);
   return std::make_unique<BpeTokenizer>(std::move(parts), config);
 }
 

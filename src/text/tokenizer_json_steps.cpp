@@ -132,11 +132,16 @@ void read_decoder(const JsonFields& fields, TokenDecoder& decoder) {
     if (type == "Fuse") {
       fused = true;
     } else if (type == "Strip") {
-      DecodeStrip strip{step.text("content"), read_count(step, "start"), read_count(step, "stop"), fused};
+      DecodeStrip strip{
+          step.text("content"), read_count(step, "start"), read_count(step, "stop"), fused};
       if (strip.character.empty()) fail("{}: Strip without a character", step.where);
       if (fused && (strip.start > 1 || strip.stop > 0))
-        fail("{}: Strip of {} at the start and {} at the end after Fuse is not supported (1 and 0 are)",
-             step.where, strip.start, strip.stop);
+        fail(
+            "{}: Strip of {} at the start and {} at the end after Fuse is not supported (1 and 0 "
+            "are)",
+            step.where,
+            strip.start,
+            strip.stop);
       decoder.steps.emplace_back(std::move(strip));
     } else if (fused) {
       fail("{}: {} after Fuse is not supported", step.where, type);

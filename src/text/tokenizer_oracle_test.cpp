@@ -1,4 +1,5 @@
 // Against the reference library: tools/reference/tokenizer_oracle.py wrote testdata/oracle.txt.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -24,8 +25,7 @@ std::string digest_of_group(const Tokenizer& tokenizer, int first) {
   for (int number = first; number < first + kGroup; ++number) {
     const auto text = oracle::oracle_string(static_cast<std::uint64_t>(number));
     const auto ids = tokenizer.encode(text, {.parse_special = number % 2 == 1});
-    for (std::size_t i = 0; i < ids.size(); ++i)
-      lines += (i ? " " : "") + std::to_string(ids[i]);
+    for (std::size_t i = 0; i < ids.size(); ++i) lines += fmt::format("{}{}", i ? " " : "", ids[i]);
     lines += '\n';
   }
   return hex(sha256(lines)).substr(0, 16);
@@ -39,7 +39,8 @@ void expect_reference_ids(const Tokenizer& tokenizer, const std::string& name) {
     if (tokenizer_name != name) continue;
     ++groups;
     if (digest_of_group(tokenizer, first) == digest) continue;
-    if (++wrong <= 3) ADD_FAILURE() << name << ": strings " << first << " to " << first + kGroup - 1;
+    if (++wrong <= 3)
+      ADD_FAILURE() << name << ": strings " << first << " to " << first + kGroup - 1;
   }
   EXPECT_EQ(groups, 100) << name;
   EXPECT_EQ(wrong, 0) << name;
@@ -62,9 +63,10 @@ TEST_P(SmallTokenizer, GivesTheReferencesTokens) {
   expect_reference_ids(*parse_tokenizer_json(file.string(), read_text_file(file), {}), GetParam());
 }
 
-INSTANTIATE_TEST_SUITE_P(TestData,
-                         SmallTokenizer,
-                         testing::Values("llama2_style", "metaspace_style", "mixed_style", "llama3_style"));
+INSTANTIATE_TEST_SUITE_P(
+    TestData,
+    SmallTokenizer,
+    testing::Values("llama2_style", "metaspace_style", "mixed_style", "llama3_style"));
 
 }  // namespace
 }  // namespace keel

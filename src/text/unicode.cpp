@@ -33,7 +33,9 @@ utf8proc_category_t category(char32_t c) {
   return utf8proc_category(static_cast<utf8proc_int32_t>(c));
 }
 
-int combining_class(std::int32_t c) { return utf8proc_get_property(c)->combining_class; }
+int combining_class(std::int32_t c) {
+  return utf8proc_get_property(c)->combining_class;
+}
 
 }  // namespace
 
@@ -125,8 +127,13 @@ bool is_punctuation(char32_t c) {
 
 bool is_word(char32_t c) {
   const auto kind = category(c);
-  return (kind >= UTF8PROC_CATEGORY_LU && kind <= UTF8PROC_CATEGORY_ND) ||
-         kind == UTF8PROC_CATEGORY_PC;
+  if ((kind >= UTF8PROC_CATEGORY_LU && kind <= UTF8PROC_CATEGORY_NL) ||
+      kind == UTF8PROC_CATEGORY_PC)
+    return true;
+  // Joiners, and the circled and squared letters, which are symbols by category but alphabetic by property.
+  return c == 0x200c || c == 0x200d || (c >= 0x24b6 && c <= 0x24e9) ||
+         (c >= 0x1f130 && c <= 0x1f149) || (c >= 0x1f150 && c <= 0x1f169) ||
+         (c >= 0x1f170 && c <= 0x1f189);
 }
 
 std::string lowercase(std::string_view text) {
@@ -147,7 +154,8 @@ std::string lowercase(std::string_view text) {
 // utf8proc's own whole-string functions order combining marks by exchanging neighbours, which is quadratic in a run's
 // length: here utf8proc decomposes and composes, and the runs are sorted in between.
 std::string normalize_unicode(std::string_view text, NormalForm form) {
-  if (std::all_of(text.begin(), text.end(), [](char c) { return static_cast<signed char>(c) >= 0; }))
+  if (std::all_of(
+          text.begin(), text.end(), [](char c) { return static_cast<signed char>(c) >= 0; }))
     return std::string(text);
   const bool compatible = form == NormalForm::nfkc || form == NormalForm::nfkd;
   const bool compose = form == NormalForm::nfc || form == NormalForm::nfkc;
@@ -160,8 +168,8 @@ std::string normalize_unicode(std::string_view text, NormalForm form) {
   for (std::size_t at = 0; at < text.size();) {
     const CodePoint point = decode_utf8(text, at);
     at += point.length;
-    const auto count = utf8proc_decompose_char(static_cast<std::int32_t>(point.value), parts,
-                                               std::size(parts), decomposing, nullptr);
+    const auto count = utf8proc_decompose_char(
+        static_cast<std::int32_t>(point.value), parts, std::size(parts), decomposing, nullptr);
     check(count >= 0 && count <= static_cast<int>(std::size(parts)), "decomposition fits");
     points.insert(points.end(), parts, parts + count);
   }
@@ -185,7 +193,8 @@ std::string normalize_unicode(std::string_view text, NormalForm form) {
   }
   std::string result;
   result.reserve(text.size());
-  for (utf8proc_ssize_t i = 0; i < length; ++i) append_utf8(result, static_cast<char32_t>(points[i]));
+  for (utf8proc_ssize_t i = 0; i < length; ++i)
+    append_utf8(result, static_cast<char32_t>(points[i]));
   return result;
 }
 

@@ -11,7 +11,7 @@ namespace keel {
 // Python's errors="replace" does), each read as one U+FFFD.
 struct CodePoint {
   char32_t value;
-  int length;       // in bytes, 1 to 4
+  int length;  // in bytes, 1 to 4
   bool valid;
   bool unfinished;  // not valid, but more bytes after the text's end could make it so
 };
@@ -24,11 +24,11 @@ bool is_valid_utf8(std::string_view text);
 // Each maximal subpart of what is not UTF-8 becomes U+FFFD.
 std::string replace_invalid_utf8(std::string_view text);
 
-bool is_white_space(char32_t c);   // the White_Space property
-bool is_letter(char32_t c);        // L*
-bool is_number(char32_t c);        // N*
-bool is_punctuation(char32_t c);   // P*
-bool is_word(char32_t c);          // \w: letters, marks, decimal digits, connector punctuation
+bool is_white_space(char32_t c);  // the White_Space property
+bool is_letter(char32_t c);       // L*
+bool is_number(char32_t c);       // N*
+bool is_punctuation(char32_t c);  // P*
+bool is_word(char32_t c);         // \w: alphabetic, marks, decimal digits, connectors, joiners
 std::string lowercase(std::string_view text);  // one character at a time, without context
 
 enum class NormalForm { nfc, nfd, nfkc, nfkd };

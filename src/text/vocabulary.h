@@ -15,7 +15,8 @@ class Vocabulary {
  public:
   // texts[id]; an empty text is a hole in the numbering. Of equal texts the lowest id is found.
   explicit Vocabulary(std::vector<std::string> texts);
-  Vocabulary(Vocabulary&&) = default;  // moving a vector leaves the strings that ids_ points into where they are
+  Vocabulary(Vocabulary&&) =
+      default;  // moving a vector leaves the strings that ids_ points into where they are
   Vocabulary(const Vocabulary&) = delete;
 
   TokenId size() const { return static_cast<TokenId>(texts_.size()); }

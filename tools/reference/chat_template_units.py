@@ -150,7 +150,7 @@ d | list
 "héllo"[::-1]
 "héllo"[10]
 "abc"[1:2]
-none[1:]
+n[1:]
 d[1:]
 (1,2,3)[1:]
 5[0]
@@ -194,7 +194,6 @@ messages | sort(attribute="role,content") | map(attribute="content") | list
 [1, 1, 2, "a", "A"] | unique | list
 [1, 2, 3] | reverse | list
 "abc" | reverse
-[1, 2] | reverse
 [1, 2, 3] | first
 [] | first
 [1, 2, 3] | last
@@ -308,7 +307,6 @@ text.split(" ")
 "é".isascii()
 "abc".nothing
 "abc".nothing is defined
-"abc".encode
 "%s is %d years, %.2f %5s|%-5s|%05d %x %r %%" | format("Bob", 42, 1.5, "a", "b", 7, 255, "q")
 "%s" % "x"
 "%s %s" % ("a", 1)
@@ -421,7 +419,6 @@ d | attr("x") is defined
 1.5
 "\x41\u0042\t\101\q"
 '\\'
-n.real is defined and false
 d.x.y is defined
 (d.b or "alt")
 [d, d][1].x
@@ -438,7 +435,6 @@ messages | length - 1
 "x" ~ 1 + 2
 "abc" | upper | lower | title
 loop is defined
-self is defined
 "a" "b" | upper
 ( "a" ) ~ ( "b" )
 1 if true else 2 + 5

@@ -15,6 +15,7 @@
 
 #include <hwy/foreach_target.h>
 
+#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include <algorithm>
@@ -50,6 +51,8 @@ namespace keel::HWY_NAMESPACE {
 // A constant in this namespace, since the pragma below cannot depend on a template.
 constexpr int kUnroll = kLanes >= 8 ? 8 : 1;
 
+// Asks for the weights of the next tile meanwhile: rows are too short for the hardware to run ahead on its own. (EPYC 9004,
+// SmolLM2's products on two threads: one token 8.7 ms without, 6.2 ms with; eight tokens 16.0 and 13.8.)
 // One block of R rows against T tokens.
 template <class Format, int R, int T>
 HWY_INLINE void multiply_block(const Byte* block,
@@ -59,7 +62,12 @@ HWY_INLINE void multiply_block(const Byte* block,
                                V (&sums)[R][T]) {
   typename Format::Scales scales[R];
 #pragma GCC unroll 8
-  for (int r = 0; r < R; ++r) scales[r] = Format::scales(block + r * row_bytes);
+  for (int r = 0; r < R; ++r) {
+    scales[r] = Format::scales(block + r * row_bytes);
+    if constexpr (T <= 2 || !std::is_same_v<Format, F32Format>) {
+      hwy::Prefetch(block + (R + r) * row_bytes);  // of the next tile
+    }
+  }
   for (int sub = 0; sub < Format::kSubs; ++sub) {
 #pragma GCC unroll kUnroll
     for (int vector = 0; vector < kVectors; ++vector) {

@@ -31,7 +31,7 @@ constexpr int kStrips = static_cast<int>(kBlockTokens / kStripTokens);
 // Query rows taken through a register block together. With 32 registers of 16 lanes, 6 rows · 4 vectors of sums leave room for
 // 4 loads; with 16 registers of 8 lanes it is 6 · 2.
 constexpr int kPanelRows = 6;
-constexpr int kStripsAtOnce = kLanes == 16 ? kStrips : 1;
+constexpr int kStripsAtOnce = kLanes == 16 ? 4 : 1;
 constexpr int kVectorsAtOnce = kLanes == 16 ? 4 : 2;
 
 // Where a block's positions lie, and where the next block's do (to be fetched meanwhile).
@@ -66,16 +66,18 @@ Block LocateBlock(const AttentionTile& tile, std::int64_t begin, std::int64_t en
   return block;
 }
 
-// Rows of `bytes` bytes each at base + i · stride; fetch(i) asks for row i unless row i - 1's line held it.
+// Asks for strips that are wanted soon, a few lines at a time: `rows` rows of a strip, `stride` bytes apart, rows that
+// share a 64-byte line once.
 struct FetchAhead {
   const std::byte* const* bases;
-  std::int64_t stride;
-  std::int64_t every;  // rows to a line
-  FetchAhead(const std::byte* const* bases, std::int64_t stride)
-      : bases(bases), stride(stride), every(stride < 64 ? 64 / stride : 1) {}
-  HWY_INLINE void strip(int s, std::int64_t row) const {
-    if ((row & (every - 1)) == 0) hwy::Prefetch(bases[s] + row * stride);
-  }
+  std::int64_t step;   // bytes
+  std::int64_t every;  // rows to a step
+  std::int64_t bytes;  // of a strip
+  FetchAhead(const std::byte* const* bases, std::int64_t rows, std::int64_t stride)
+      : bases(bases),
+        step(std::max<std::int64_t>(64, stride)),
+        every(stride < 64 ? 64 / stride : 1),
+        bytes(rows * stride) {}
 };
 
 // scores[r][t] = Σ_d q[d][r] · key[d][t] for all strips; every load serves kRows rows.
@@ -97,6 +99,8 @@ void ScorePanel(const float* HWY_RESTRICT q,  // [head_dim][kRows]
     for (auto& row : sums) {
       for (auto& sum : row) sum = hn::Zero(d);
     }
+    const std::int64_t fetch_every = ahead != nullptr ? ahead->every : 0;
+    std::int64_t fetch_offset = 0;
     for (std::int64_t dim = 0; dim < head_dim; ++dim) {
       V key[kVectors];
 #pragma GCC unroll 16
@@ -104,8 +108,9 @@ void ScorePanel(const float* HWY_RESTRICT q,  // [head_dim][kRows]
         key[v] = Key::Load(
             d, from[v / kVectorsPerStrip] + dim * key_stride + v % kVectorsPerStrip * kLanes);
       }
-      if (ahead != nullptr) {
-        for (int s = 0; s < kStripsAtOnce; ++s) ahead->strip(s0 + s, dim);
+      if (fetch_every != 0 && (dim & (fetch_every - 1)) == 0) {
+        for (int s = 0; s < kStripsAtOnce; ++s) hwy::Prefetch(ahead->bases[s0 + s] + fetch_offset);
+        fetch_offset += ahead->step;
       }
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
@@ -138,17 +143,21 @@ HWY_INLINE void ValueColumns(const float* HWY_RESTRICT p,  // [kRows][kBlockToke
       sums[r][v] = hn::LoadU(d, out + r * head_dim + dim + v * kLanes);
     }
   }
-  const std::int64_t fetches = head_dim / kStripTokens;
+  const std::int64_t fetch_step = ahead != nullptr ? ahead->step : 0;
+  const std::int64_t fetch_bytes = ahead != nullptr ? ahead->bytes : 0;
+  const std::int64_t fetches = ahead != nullptr ? (fetch_bytes / fetch_step + kStripTokens - 1) / kStripTokens : 0;
   for (int s = 0; s * kStripTokens < tokens; ++s) {
     const auto* from = reinterpret_cast<const typename Value::T*>(strips[s]) + dim;
     const std::int64_t count = std::min(kStripTokens, tokens - s * kStripTokens);
     const float* HWY_RESTRICT weights = p + s * kStripTokens;
+    std::int64_t fetch_offset = 0;
     for (std::int64_t t = 0; t < count; ++t) {
       V value[kVectors];
 #pragma GCC unroll 16
       for (int v = 0; v < kVectors; ++v) value[v] = Value::Load(d, from + t * head_dim + v * kLanes);
-      if (ahead != nullptr) {
-        for (std::int64_t i = 0; i < fetches; ++i) ahead->strip(s, t * fetches + i);
+      for (std::int64_t i = 0; i < fetches && fetch_offset < fetch_bytes; ++i) {
+        hwy::Prefetch(ahead->bases[s] + fetch_offset);
+        fetch_offset += fetch_step;
       }
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
@@ -225,33 +234,36 @@ void ConvertStrip(const std::byte* strip,
   const F d;
   const auto* from = reinterpret_cast<const typename Stored::T*>(strip);
   const auto row_bytes = static_cast<std::int64_t>(sizeof(typename Stored::T)) * stride;
-  const FetchAhead ahead(&next, row_bytes);
+  const FetchAhead ahead(&next, rows, row_bytes);
   for (std::int64_t row = 0; row < rows; ++row) {
-    ahead.strip(0, row);
+    if ((row & (ahead.every - 1)) == 0) hwy::Prefetch(next + row * row_bytes);
     for (std::int64_t i = 0; i < width; i += kLanes) {
       hn::StoreU(Stored::Load(d, from + row * stride + i), d, to + row * width + i);
     }
   }
 }
 
-// value = zero + scale · code for `tokens` positions of a strip.
+// value = zero + scale · code for `tokens` positions of a strip, kPairs bytes at once.
+template <int kPairs>
 void ConvertU4Strip(const std::byte* strip,
                     const std::byte* parameters,
                     const std::byte* next,
                     std::int64_t tokens,
                     std::int64_t head_dim,
                     float* HWY_RESTRICT to) {
-  constexpr int kPairs = kLanes == 1 ? 1 : kLanes / 2;  // bytes taken at once
   const HWY_CAPPED(float, kPairs) d;
   const hn::Rebind<std::uint8_t, decltype(d)> du8;
   const hn::Rebind<std::int32_t, decltype(d)> di32;
   const auto* codes = reinterpret_cast<const std::uint8_t*>(strip);
-  const auto* halves = reinterpret_cast<const Half*>(parameters);
-  const FetchAhead ahead(&next, head_dim / 2);
+  HWY_ALIGN float scale_zero[2 * kStripTokens];  // slots past `tokens` too, unused
+  for (std::int64_t i = 0; i < 2 * kStripTokens; i += kLanes) {
+    hn::Store(StoredF16::Load(F(), reinterpret_cast<const std::uint16_t*>(parameters) + i), F(), scale_zero + i);
+  }
+  const FetchAhead ahead(&next, kStripTokens, head_dim / 2);
   for (std::int64_t t = 0; t < tokens; ++t) {
-    const auto scale = hn::Set(d, to_float(halves[2 * t]));
-    const auto zero = hn::Set(d, to_float(halves[2 * t + 1]));
-    ahead.strip(0, t);
+    const auto scale = hn::Set(d, scale_zero[2 * t]);
+    const auto zero = hn::Set(d, scale_zero[2 * t + 1]);
+    if ((t & (ahead.every - 1)) == 0) hwy::Prefetch(next + t * head_dim / 2);
     for (std::int64_t i = 0; i < head_dim / 2; i += kPairs) {
       const auto pairs = hn::PromoteTo(di32, hn::LoadU(du8, codes + t * head_dim / 2 + i));
       const auto low = hn::ConvertTo(d, hn::And(pairs, hn::Set(di32, 15)));
@@ -390,8 +402,8 @@ void AttendTile(const AttentionTile& tile,
     std::copy_n(block.keys, kStrips, key_strips);
     std::copy_n(block.values, kStrips, value_strips);
     std::int64_t key_stride = page_size;
-    const FetchAhead values_ahead(block.values, value_row_bytes);
-    const FetchAhead keys_ahead(next.keys, key_row_bytes);
+    const FetchAhead values_ahead(block.values, head_dim, value_row_bytes);
+    const FetchAhead keys_ahead(next.keys, head_dim, key_row_bytes);
 
     if (converted_keys) {
       key_stride = kStripTokens;
@@ -412,8 +424,9 @@ void AttendTile(const AttentionTile& tile,
         float* to = scratch.values + s * kStripTokens * head_dim;
         const std::int64_t count = std::min(kStripTokens, block.tokens - s * kStripTokens);
         if (value_type == DType::u4) {
-          ConvertU4Strip(
-              block.values[s], block.value_parameters[s], next.values[s], count, head_dim, to);
+          const auto convert =
+              head_dim % (2 * kLanes) == 0 ? ConvertU4Strip<kLanes> : ConvertU4Strip<(kLanes + 1) / 2>;
+          convert(block.values[s], block.value_parameters[s], next.values[s], count, head_dim, to);
         } else {
           WithStored(value_type, [&](auto stored) {
             ConvertStrip<decltype(stored)>(

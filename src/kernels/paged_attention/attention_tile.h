@@ -11,7 +11,7 @@
 namespace keel {
 
 constexpr std::int64_t kTileRows = 96;     // at most: queries, scores and sums of a tile stay in a 1 MiB L2
-constexpr std::int64_t kBlockTokens = 64;  // positions taken through scores, softmax and values together
+constexpr std::int64_t kBlockTokens = 128;  // positions taken through scores, softmax and values together
 constexpr std::int64_t kStripTokens = 16;  // positions contiguous in memory at any page size
 
 struct AttentionTile {

@@ -35,19 +35,26 @@ std::string_view reason_for(std::string_view architecture) {
   return "";
 }
 
-[[noreturn]] void refuse(const std::string& label, std::string_view architecture, std::string_view Family::*field) {
+[[noreturn]] void refuse(const std::string& label,
+                         std::string_view architecture,
+                         std::string_view Family::*field) {
   std::vector<std::string_view> supported;
   for (const Family* family : kFamilies) {
     const std::string_view name = family->*field;
     if (!name.empty()) supported.push_back(name);
   }
   fail("{}: the architecture {} is not supported{}; supported: {}",
-       label, printable(architecture), reason_for(architecture), fmt::join(supported, ", "));
+       label,
+       printable(architecture),
+       reason_for(architecture),
+       fmt::join(supported, ", "));
 }
 
 }  // namespace
 
-std::span<const Family* const> families() { return kFamilies; }
+std::span<const Family* const> families() {
+  return kFamilies;
+}
 
 const Family& family_named(std::string_view name) {
   const auto* found = std::ranges::find(kFamilies, name, &Family::name);
@@ -70,7 +77,8 @@ const Family& family_of_gguf(const std::string& label, std::string_view architec
 }
 
 void limit_context(ModelConfig& config, std::int64_t tokens, const std::string& reason) {
-  if (tokens >= config.max_positions || (config.context_limit && *config.context_limit <= tokens)) return;
+  if (tokens >= config.max_positions || (config.context_limit && *config.context_limit <= tokens))
+    return;
   config.context_limit = tokens;
   config.context_limit_reason = reason;
 }

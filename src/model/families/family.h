@@ -13,14 +13,15 @@ namespace keel {
 
 struct Family {
   std::string_view name;
-  std::string_view architecture;       // config.json's architectures[0]
-  std::string_view gguf_architecture;  // GGUF's general.architecture; empty where another family's stands for it
+  std::string_view architecture;  // config.json's architectures[0]
+  std::string_view
+      gguf_architecture;  // GGUF's general.architecture; empty where another family's stands for it
   RopePairs gguf_rope_pairs = RopePairs::half;
-  bool fused = false;                  // q, k, v are rows of one stored matrix; gate and up of another
+  bool fused = false;  // q, k, v are rows of one stored matrix; gate and up of another
   bool qk_norm = false;
   bool always_qkv_bias = false;
-  bool partial_rotary = false;         // may rotate less than the whole head
-  std::int64_t default_head_dim = 0;   // 0: hidden / heads
+  bool partial_rotary = false;        // may rotate less than the whole head
+  std::int64_t default_head_dim = 0;  // 0: hidden / heads
   double default_rms_epsilon = 1e-6;
   void (*read_hf)(const JsonObject& json, ModelConfig& config);  // biases and windows
 };

@@ -9,27 +9,32 @@
 namespace keel {
 namespace {
 
-
-constexpr std::int64_t kDefaultWindow = 4096;       // transformers' Qwen2Config and Qwen3Config
-constexpr std::int64_t kDefaultWindowLayers = 28;   // layers below it attend fully
+constexpr std::int64_t kDefaultWindow = 4096;      // transformers' Qwen2Config and Qwen3Config
+constexpr std::int64_t kDefaultWindowLayers = 28;  // layers below it attend fully
 
 bool has_window_layers(const JsonObject& json, const ModelConfig& config) {
   if (const auto types = json.strings("layer_types")) {
     for (const std::string& type : *types) {
       if (type != "full_attention" && type != "sliding_attention") {
-        fail("{}: layer_types: wanted full_attention or sliding_attention, found {}", json.label(), printable(type));
+        fail("{}: layer_types: wanted full_attention or sliding_attention, found {}",
+             json.label(),
+             printable(type));
       }
     }
     return std::ranges::count(*types, "sliding_attention") > 0;
   }
-  return json.integer("max_window_layers", 0, kMostPositions).value_or(kDefaultWindowLayers) < config.layers;
+  return json.integer("max_window_layers", 0, kMostPositions).value_or(kDefaultWindowLayers) <
+         config.layers;
 }
 
 void limit_to_window(const JsonObject& json, ModelConfig& config) {
-  if (!json.boolean("use_sliding_window").value_or(false) || !has_window_layers(json, config)) return;
+  if (!json.boolean("use_sliding_window").value_or(false) || !has_window_layers(json, config))
+    return;
   if (json.contains("sliding_window") && !json.has("sliding_window")) return;
-  const std::int64_t window = json.integer("sliding_window", 1, kMostPositions).value_or(kDefaultWindow);
-  limit_context(config, window, fmt::format("a sliding window of {} tokens in some layers", window));
+  const std::int64_t window =
+      json.integer("sliding_window", 1, kMostPositions).value_or(kDefaultWindow);
+  limit_context(
+      config, window, fmt::format("a sliding window of {} tokens in some layers", window));
 }
 
 void read_qwen3(const JsonObject& json, ModelConfig& config) {

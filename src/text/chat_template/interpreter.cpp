@@ -163,17 +163,19 @@ Interpreter::Flow Interpreter::run_loop(const Statement& s, const std::shared_pt
   };
   if (!s.filter) loop->length = static_cast<std::int64_t>(elements->size());
 
-  bool entered = false;
+  bool completed = false;
   while (loop->next()) {
     budget_.step();
-    entered = true;
     auto inner = std::make_shared<Scope>(scope);
     inner->set("loop", loop);
     assign(*s.target, *loop->current, *inner);
-    if (run_block(s.body, inner, out) == Flow::stop) break;
+    const Flow flow = run_block(s.body, inner, out);
+    completed |= flow == Flow::on;
+    if (flow == Flow::stop) break;
   }
   loop->pull = nullptr;  // it refers to this call
-  return entered ? Flow::on : run_block(s.otherwise, scope, out);
+  // As in Jinja, `else` is for loops of which no turn came to its end, by break and continue too.
+  return completed ? Flow::on : run_block(s.otherwise, scope, out);
 }
 
 void Interpreter::assign(const Expression& target, Value value, Scope& scope) {

@@ -177,7 +177,8 @@ Value sliced(Interpreter& interpreter, const Value& v, const Value& start, const
   if (sequence && sequence->kind == SequenceKind::range) raise("a slice of a range is not supported");
   const bool fits = is_repeatable(v);
   for (const Value* part : {&start, &stop, &step}) {
-    if (!fits || (!is_none(*part) && !as_integer(*part))) return undefined(fmt::format("'{} object' has no such slice", type_name(v)));
+    if (!fits) raise("'{}' object cannot be sliced", type_name(v));
+    if (!is_none(*part) && !as_integer(*part)) raise("slice indices must be integers or None");
   }
   const std::string* string = as_string(v);
   const std::int64_t size = length(v);

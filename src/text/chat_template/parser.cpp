@@ -438,6 +438,7 @@ class Parser {
         if (token.text == "true" || token.text == "True") return constant(token.line, true);
         if (token.text == "false" || token.text == "False") return constant(token.line, false);
         if (token.text == "none" || token.text == "None") return constant(token.line, None{});
+        if (token.text == "self") refuse(token.line, "'self' is not supported");
         if (macro_) {
           macro_->uses_caller |= token.text == "caller";
           macro_->uses_varargs |= token.text == "varargs";

@@ -21,9 +21,10 @@ void Budget::make_elements(std::uint64_t count) {
 }
 
 void Budget::search(std::size_t text_bytes, std::size_t needle_bytes) {
-  constexpr std::uint64_t kBytesPerStep = 64, kLongNeedle = 256;
-  std::uint64_t cost = 1 + text_bytes / kBytesPerStep;
-  if (needle_bytes > kLongNeedle && needle_bytes <= text_bytes) cost *= needle_bytes / kBytesPerStep;
+  // At worst every byte of the text starts a comparison of the whole needle.
+  constexpr std::uint64_t kStartsPerStep = 8, kComparedPerStart = 64;
+  const std::uint64_t starts = needle_bytes <= text_bytes ? text_bytes / kStartsPerStep : 0;
+  const std::uint64_t cost = 1 + starts * (1 + needle_bytes / kComparedPerStart);
   step(cost);
 }
 

@@ -79,7 +79,7 @@ const std::map<std::string, Test, std::less<>>& tests() {
       const Sequence* sequence = as_sequence(v);
       const bool indexable = sequence && (sequence->kind == SequenceKind::list || sequence->kind == SequenceKind::tuple ||
                                           sequence->kind == SequenceKind::range);
-      return indexable || is_string(v) || as_dict(v);
+      return indexable || is_string(v) || as_dict(v) || is_undefined(v);
     });
     t["callable"] = plain([](const Value& v) { return std::holds_alternative<std::shared_ptr<Callable>>(v); });
     t["lower"] = plain([](const Value& v) { return has_case(v, is_lower); });

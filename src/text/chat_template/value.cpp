@@ -326,6 +326,8 @@ std::optional<std::string> hash_key(const Value& v) {
   if (is_none(v)) return "none";
   if (is_undefined(v)) return "undefined";
   if (const auto* sequence = as_sequence(v); sequence && sequence->kind == SequenceKind::tuple) {
+    constexpr std::uint64_t kMaxKeyWeight = 100'000;
+    if (sequence->extent.weight > kMaxKeyWeight) raise("a tuple is too large to be a key");
     std::string out = "t";
     for (const Value& element : sequence->elements) {
       const auto part = hash_key(element);
