@@ -404,7 +404,80 @@ void decode_awq4(const WeightMatrix& w,
   }
 }
 
+// One token: lanes are words, so that nibble i of kLanes words is a vector of rows 8 · lane + kRowOfNibble[i], and a column's
+// words are read once, in order. Within a group (code - zero) · x is summed, the scale applied to the sum.
+void multiply_token_awq4(const Product& p,
+                         std::int64_t token,
+                         std::int64_t first,
+                         std::int64_t words) {
+  constexpr int kRowOfNibble[8] = {0, 2, 4, 6, 1, 3, 5, 7};
+  const FloatTag tag;
+  const WeightMatrix& w = p.weights;
+  const std::int64_t stride = w.awq_row_stride / 2;  // bytes between columns
+  const auto* codes = reinterpret_cast<const Byte*>(w.data) + first / 2;
+  const auto* zeros = reinterpret_cast<const Byte*>(w.awq_zeros) + first / 2;
+  const auto* scales = reinterpret_cast<const Byte*>(w.awq_scales) + first * 2;
+  const float* x = p.x + token * p.x_stride;
+  const bool is_whole = words == kLanes;
+  const auto load_words = [&](const Byte* from) HWY_ATTR {
+    if (is_whole) return load<std::int32_t>(from);
+    Byte padded[kLanes * 4] = {};
+    std::memcpy(padded, from, static_cast<std::size_t>(words * 4));
+    return load<std::int32_t>(padded);
+  };
+  const auto unit = NibbleMap::make(hn::Set(tag, 1.0f), hn::Zero(tag));
+  alignas(64) float row_scales[8 * kLanes], lane_scales[8][kLanes], results[8][kLanes];
+  V totals[8];
+  for (V& total : totals) total = hn::Zero(tag);
+
+  for (std::int64_t k = 0; k < w.columns; zeros += stride, scales += w.awq_row_stride * 2) {
+    V zero[8], sums[8];
+    const VInt zero_words = load_words(zeros);
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) {
+      zero[i] = unit.shifted(zero_words, i * 4);
+      sums[i] = hn::Zero(tag);
+    }
+    for (const std::int64_t end = k + 128; k < end; ++k, codes += stride) {
+      hwy::Prefetch(codes + 16 * stride);
+      const VInt column = load_words(codes);
+      const V activation = hn::Set(tag, x[k]);
+#pragma GCC unroll 8
+      for (int i = 0; i < 8; ++i) {
+        sums[i] = hn::MulAdd(hn::Sub(unit.shifted(column, i * 4), zero[i]), activation, sums[i]);
+      }
+    }
+    Byte halves[8 * kLanes * 2] = {};
+    std::memcpy(halves, scales, static_cast<std::size_t>(words * 16));
+    for (int i = 0; i < 8; ++i) {
+      const auto raw = hn::BitCast(HalfTag(), load<std::uint16_t>(halves + i * kLanes * 2));
+      hn::StoreU(hn::PromoteTo(tag, raw), tag, row_scales + i * kLanes);
+    }
+    for (int i = 0; i < 8; ++i) {
+      for (int lane = 0; lane < kLanes; ++lane)
+        lane_scales[i][lane] = row_scales[8 * lane + kRowOfNibble[i]];
+      totals[i] = hn::MulAdd(hn::LoadU(tag, lane_scales[i]), sums[i], totals[i]);
+    }
+  }
+  for (int i = 0; i < 8; ++i) hn::StoreU(totals[i], tag, results[i]);
+  float* out = p.out + token * p.out_stride + first;
+  for (std::int64_t lane = 0; lane < words; ++lane) {
+    for (int i = 0; i < 8; ++i) {
+      const std::int64_t r = 8 * lane + kRowOfNibble[i];
+      const float total = results[i][lane] + (p.bias != nullptr ? p.bias[first + r] : 0.0f);
+      out[r] = p.accumulate ? out[r] + total : total;
+    }
+  }
+}
+
 void multiply_rows_awq4(const Product& p, std::int64_t first, std::int64_t count) {
+  if (p.tokens <= 2) {
+    for (std::int64_t row = first; row < first + count; row += 8 * kLanes) {
+      const std::int64_t words = std::min<std::int64_t>(kLanes, (first + count - row) / 8);
+      for (std::int64_t t = 0; t < p.tokens; ++t) multiply_token_awq4(p, t, row, words);
+    }
+    return;
+  }
   constexpr std::int64_t kBlockColumns = 1024;
   multiply_decoded(p,
                    first,
