@@ -92,9 +92,10 @@ struct Row {
 
 TEST(TinyQuality, NllRisesAsTheModelsReadmeSays) {
   if (prose().empty()) GTEST_SKIP() << "no held-out prose: the shared test data (or xz) is absent";
-  const Row kTable[] = {{0, {{"k16v8", 0.0002}, {"k8v8", 0.0027}, {"k16v4", 0.0068}}},
-                        {100, {{"k16v8", 0.0002}, {"k8v8", 0.0535}, {"k16v4", 0.0068}}},
-                        {300, {{"k16v8", 0.0002}, {"k8v8", 0.0728}, {"k16v4", 0.0068}}}};
+  // k16v4 here has a scale and a zero (README: a scale alone, +0.0068); +0.0049 is PyTorch's figure for that on this text.
+  const Row kTable[] = {{0, {{"k16v8", 0.0002}, {"k8v8", 0.0027}, {"k16v4", 0.0049}}},
+                        {100, {{"k16v8", 0.0002}, {"k8v8", 0.0535}, {"k16v4", 0.0049}}},
+                        {300, {{"k16v8", 0.0002}, {"k8v8", 0.0728}, {"k16v4", 0.0049}}}};
   for (const auto& [key_bias, rises] : kTable) {
     const LoadedModel model = tiny(key_bias);
     const double native = cached_decode_nll(model, "k16v16");

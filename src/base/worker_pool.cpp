@@ -11,13 +11,13 @@
 namespace keel {
 namespace {
 
-constexpr int kSpins = 4000;  // about 50 µs: longer than the serial code between two operations of a step
+constexpr int kSpins = 4000;   // about 50 µs: longer than the serial code between two operations of a step
+constexpr int kYieldEach = 256;  // the thread waited for may be queued behind this one on the same processor
 
-void pause_briefly() {
+void pause_briefly(int spin) {
+  if (spin % kYieldEach == kYieldEach - 1) return std::this_thread::yield();
 #if defined(__x86_64__)
   _mm_pause();
-#else
-  std::this_thread::yield();
 #endif
 }
 
@@ -71,14 +71,14 @@ void WorkerPool::parallel_for(std::int64_t tasks,
   }
   wake_.notify_all();
   run_tasks(0);
-  while (busy_.load(std::memory_order_acquire) != 0) pause_briefly();
+  for (int spin = 0; busy_.load(std::memory_order_acquire) != 0; spin = (spin + 1) % kYieldEach) pause_briefly(spin);
 }
 
 void WorkerPool::work(int worker) {
   std::uint64_t seen = 0;
   for (;;) {
     for (int spin = 0; spin < kSpins && generation_.load(std::memory_order_acquire) == seen; ++spin) {
-      pause_briefly();
+      pause_briefly(spin);
     }
     if (generation_.load(std::memory_order_acquire) == seen) {
       std::unique_lock lock(mutex_);
