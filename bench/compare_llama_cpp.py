@@ -1,6 +1,6 @@
 """Decode and prefill speed of llama.cpp (PyPI llama-cpp-python) where engine_bench measures keel, as JSON lines.
 
-    python bench/llama_cpp.py MODEL.gguf [--threads 2] [--repeats 3]
+    python bench/compare_llama_cpp.py MODEL.gguf [--threads 2] [--repeats 3]
 
 Settings: cache f16/f16 with flash attention off and on, and f16/q8_0 (which needs it). Same random token prompts lengths,
 48 decode steps, median of the repeats after one warm-up.
