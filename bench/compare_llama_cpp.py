@@ -1,6 +1,6 @@
 """Decode and prefill speed of llama.cpp (PyPI llama-cpp-python) where engine_bench measures keel, as JSON lines.
 
-    python bench/compare_llama_cpp.py MODEL.gguf [--threads 2] [--repeats 3]
+    python bench/compare_llama_cpp.py MODEL.gguf [--threads 2] [--repeats 3] [--context N]
 
 Settings: cache f16/f16 with flash attention off and on, and f16/q8_0 (which needs it). Same random token prompts lengths,
 48 decode steps, median of the repeats after one warm-up.
@@ -46,6 +46,7 @@ def main():
     parser.add_argument("model")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--context", type=int, action="append", help="may be given more than once; default 128, 1024, 4047")
     args = parser.parse_args()
     quiet = lc.llama_log_callback(lambda level, text, data: None)
     lc.llama_log_set(quiet, ctypes.c_void_p(0))
@@ -54,7 +55,7 @@ def main():
     vocabulary = lc.llama_vocab_n_tokens(lc.llama_model_get_vocab(model))
     settings = {"f16/f16": (False, lc.GGML_TYPE_F16), "f16/f16 fa": (True, lc.GGML_TYPE_F16), "f16/q8_0 fa": (True, lc.GGML_TYPE_Q8_0)}
     contexts = {name: context(model, 4096, args.threads, *setting) for name, setting in settings.items()}
-    for length in (128, 1024, 4096 - DECODE - 1):
+    for length in args.context or (128, 1024, 4096 - DECODE - 1):
         found = {name: [] for name in settings}
         for repeat in range(args.repeats + 1):
             for name, ctx in contexts.items():

@@ -1,6 +1,6 @@
 // Decode and prefill speed of a whole model at given contexts, and of several streams at once, as JSON lines.
 //
-//   engine_bench MODEL [FORMAT…]     default formats: k16v16 k16v8 k8v8
+//   engine_bench MODEL [--case CONTEXTxSTREAMS]… [--repeats N] [FORMAT…]     default: five cases, 3 repeats, k16v16 k16v8 k8v8
 //
 // Bytes a decode step must read: all weights once, and the cache of each stream. Roofs are measured in the same run.
 #include <fmt/format.h>
@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "base/error.h"
 #include "base/random.h"
 #include "bench_roofs.h"
 #include "device/buffer.h"
@@ -29,6 +30,10 @@ std::vector<TokenId> random_prompt(std::int64_t length, std::int64_t vocabulary,
   for (std::int64_t i = 0; i < length; ++i) prompt[i] = static_cast<TokenId>(random_u64(seed, i) % vocabulary);
   return prompt;
 }
+
+struct Case {
+  std::int64_t context, streams;
+};
 
 struct Measured {
   double prefill_s = 0, decode_s = 0;
@@ -71,8 +76,24 @@ nlohmann::ordered_json roofs() {
 
 void run(int argc, char** argv) {
   const std::string model = argv[1];
-  std::vector<std::string> formats(argv + 2, argv + argc);
+  std::vector<std::string> formats;
+  std::vector<Case> cases;
+  int repeats = 3;
+  for (int i = 2; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word == "--case" && i + 1 < argc) {
+      const std::string text = argv[++i];
+      const std::size_t x = text.find('x');
+      if (x == std::string::npos) fail("--case {}: wanted CONTEXTxSTREAMS", text);
+      cases.push_back({std::stoll(text.substr(0, x)), std::stoll(text.substr(x + 1))});
+    } else if (word == "--repeats" && i + 1 < argc) {
+      repeats = std::stoi(argv[++i]);
+    } else {
+      formats.push_back(word);
+    }
+  }
   if (formats.empty()) formats = {"k16v16", "k16v8", "k8v8"};
+  if (cases.empty()) cases = {{128, 1}, {1024, 1}, {4096 - kDecodeTokens - 1, 1}, {512, 1}, {512, 8}};
   fmt::print("{}\n", roofs().dump());
   std::vector<std::unique_ptr<Engine>> engines;
   for (const std::string& format : formats) {
@@ -81,12 +102,9 @@ void run(int argc, char** argv) {
                                                              .max_num_seqs = 8, .max_num_batched_tokens = 512,
                                                              .enable_prefix_caching = false}));
   }
-  struct Case {
-    std::int64_t context, streams;
-  };
-  for (const auto& [context, streams] : {Case{128, 1}, Case{1024, 1}, Case{4096 - kDecodeTokens - 1, 1}, Case{512, 1}, Case{512, 8}}) {
+  for (const auto& [context, streams] : cases) {
     std::vector<std::vector<Measured>> found(formats.size());
-    for (int repeat = 0; repeat < 4; ++repeat) {  // interleaved; the first is a warm-up
+    for (int repeat = 0; repeat <= repeats; ++repeat) {  // interleaved; the first is a warm-up
       for (std::size_t i = 0; i < formats.size(); ++i) {
         const Measured measured = measure(*engines[i], context, streams);
         if (repeat > 0) found[i].push_back(measured);
