@@ -30,7 +30,8 @@ test: setup
 
 # The unit tests again under AddressSanitizer and UndefinedBehaviorSanitizer.
 sanitize: setup
-	@cmake -S . -B $(BUILD)-sanitize -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DKEEL_SANITIZE=ON >/dev/null
+	@cmake -S . -B $(BUILD)-sanitize -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG='-O1 -g1' \
+	  -DKEEL_SANITIZE=ON >/dev/null
 	@ninja -C $(BUILD)-sanitize
 	@ctest --test-dir $(BUILD)-sanitize --output-on-failure -LE slow
 

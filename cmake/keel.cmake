@@ -6,7 +6,8 @@ find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_program(CCACHE ccache)
 if(CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+  # Paths relative to the source, so that checkouts in different folders share what is compiled.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${CCACHE})
 endif()
 
 add_library(keel_options INTERFACE)
