@@ -109,11 +109,8 @@ void print_attestation(const Attestation& a) {
 }
 
 std::string render_chat(const ChatTemplate& chat_template, const Tokenizer& tokenizer, Json request) {
-  const auto word = [&](std::optional<TokenId> id) { return id ? tokenizer.token_bytes(*id) : std::string(); };
-  request["bos_token"] = word(tokenizer.bos());
-  request["eos_token"] = word(tokenizer.eos());
   if (!request.contains("add_generation_prompt")) request["add_generation_prompt"] = true;
-  Result<std::string> text = chat_template.render(request);
+  Result<std::string> text = chat_template.render_for(tokenizer, std::move(request));
   if (!text) fail("the chat template refused the messages: {}", text.error());
   return *text;
 }

@@ -1,98 +1,8 @@
-// The server as its clients see it: real sockets, the real engine, the tiny model.
-#include "server/server.h"
-
-#include <gtest/gtest.h>
-
-#include <atomic>
-#include <random>
-#include <thread>
-
-#include "http_client.h"
-#include "tiny_engine.h"
+// What the server answers, as its clients see it: real sockets, the real engine, the tiny model.
+#include "server_fixture.h"
 
 namespace keel {
 namespace {
-
-using TestJson = nlohmann::json;
-using namespace std::chrono_literals;
-
-class ServerTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (tiny_model().empty()) GTEST_SKIP() << "no models/tiny here";
-  }
-
-  void serve(ServerOptions options = {}, EngineOptions engine_options = {}) {
-    engine_ = tiny_engine(engine_options);
-    template_.emplace(tiny_chat_template(*engine_));
-    options.port = 0;
-    server_ = std::make_unique<Server>(*engine_, &*template_, options);
-    server_->start();
-  }
-
-  std::uint16_t port() const { return server_->port(); }
-  HttpAnswer post(const std::string& path, const TestJson& body) { return ask(port(), "POST", path, body.dump()); }
-
-  bool eventually(const std::function<bool(const EngineStats&)>& holds) {
-    for (int i = 0; i < 1000; ++i) {
-      if (holds(engine_->stats())) return true;
-      std::this_thread::sleep_for(10ms);
-    }
-    return false;
-  }
-  bool all_free() {
-    return eventually([](const EngineStats& s) { return s.pages_held == 0 && s.running == 0 && s.waiting == 0; });
-  }
-
-  std::unique_ptr<Engine> engine_;
-  std::optional<ChatTemplate> template_;
-  std::unique_ptr<Server> server_;
-};
-
-TestJson greedy(const TestJson& prompt, int max_tokens, TestJson more = TestJson::object()) {
-  more["prompt"] = prompt;
-  more["max_tokens"] = max_tokens;
-  more["temperature"] = 0;
-  return more;
-}
-
-struct Stream {
-  std::string text;
-  std::vector<TestJson> chunks;
-  bool done = false;
-  int pings = 0;
-};
-Stream read_stream(HttpClient& client) {
-  Stream stream;
-  EXPECT_EQ(client.head().status, 200);
-  while (const auto event = client.event()) {
-    if (event->starts_with(":")) {
-      ++stream.pings;
-      continue;
-    }
-    EXPECT_TRUE(event->starts_with("data: ")) << *event;
-    if (*event == "data: [DONE]") {
-      stream.done = true;
-      continue;
-    }
-    EXPECT_FALSE(stream.done) << "an event after [DONE]";
-    stream.chunks.push_back(TestJson::parse(event->substr(6)));
-    const TestJson& chunk = stream.chunks.back();
-    if (!chunk.contains("choices") || chunk["choices"].empty()) continue;
-    const TestJson& choice = chunk["choices"][0];
-    if (choice.contains("text")) stream.text += choice["text"].get<std::string>();
-    if (choice.contains("delta")) stream.text += choice["delta"].value("content", "");
-  }
-  return stream;
-}
-Stream stream_of(std::uint16_t port, const std::string& path, TestJson body) {
-  body["stream"] = true;
-  HttpClient client(port);
-  client.request("POST", path, body.dump());
-  return read_stream(client);
-}
-
-const std::string kPrompt = "It was a dark night, and the old man said to the boy";
 
 TEST_F(ServerTest, CompletesAsTheEngineDoesOffline) {
   const OfflineAnswer offline = run_offline(*tiny_engine(), kPrompt, {.temperature = 0, .max_tokens = 24});
@@ -106,7 +16,7 @@ TEST_F(ServerTest, CompletesAsTheEngineDoesOffline) {
   EXPECT_TRUE(whole["id"].get<std::string>().starts_with("cmpl-"));
   EXPECT_EQ(whole["usage"]["completion_tokens"], 24);
 
-  const Stream stream =
+  const StreamedAnswer stream =
       stream_of(port(), "/v1/completions", greedy(kPrompt, 24, {{"stream_options", {{"include_usage", true}}}}));
   EXPECT_EQ(stream.text, offline.text);
   EXPECT_TRUE(stream.done);
@@ -168,7 +78,7 @@ TEST_F(ServerTest, EchoesThePromptWithItsLogprobs) {
   const TestJson body = greedy(kPrompt, 4, {{"echo", true}, {"logprobs", 1}});
   const TestJson whole = post("/v1/completions", body).json();
   EXPECT_EQ(whole["choices"][0]["logprobs"]["tokens"].size(), ids.size() + 4);
-  const Stream stream = stream_of(port(), "/v1/completions", body);
+  const StreamedAnswer stream = stream_of(port(), "/v1/completions", body);
   EXPECT_EQ(stream.text, whole["choices"][0]["text"]);
   std::size_t reported = 0;
   for (const TestJson& chunk : stream.chunks) reported += chunk["choices"][0]["logprobs"]["tokens"].size();
@@ -194,7 +104,7 @@ TEST_F(ServerTest, Chats) {
   EXPECT_EQ(choice["logprobs"]["content"][0]["top_logprobs"].size(), 2u);
   EXPECT_EQ(choice["logprobs"]["content"][0]["top_logprobs"][0]["logprob"], choice["logprobs"]["content"][0]["logprob"]);
 
-  const Stream stream = stream_of(port(), "/v1/chat/completions", body);
+  const StreamedAnswer stream = stream_of(port(), "/v1/chat/completions", body);
   EXPECT_EQ(stream.text, choice["message"]["content"]);
   EXPECT_EQ(stream.chunks.front()["object"], "chat.completion.chunk");
   EXPECT_EQ(stream.chunks.front()["choices"][0]["delta"]["role"], "assistant");
@@ -319,7 +229,7 @@ TEST_F(ServerTest, SpeaksHttpWithClientsOfManyKinds) {
   {
     HttpClient client(port());  // HTTP/1.0 streams end with the connection
     client.request("POST", "/v1/completions", greedy("a", 3, {{"stream", true}}).dump(), "", "HTTP/1.0");
-    const Stream stream = read_stream(client);
+    const StreamedAnswer stream = read_stream(client);
     EXPECT_TRUE(stream.done);
   }
   {
@@ -386,130 +296,6 @@ TEST_F(ServerTest, SaysWhatRuns) {
   EXPECT_EQ(post("/detokenize", {{"tokens", tokens["tokens"]}}).json()["prompt"], kPrompt);
 }
 
-TEST_F(ServerTest, FreesEverythingWhenAClientLeaves) {
-  serve({}, {.max_num_seqs = 1});
-  for (const bool stream : {true, false}) {
-    HttpClient client(port());
-    client.request("POST", "/v1/completions", greedy(kPrompt, 3000, {{"ignore_eos", true}, {"stream", stream}}).dump());
-    ASSERT_TRUE(eventually([](const EngineStats& s) { return s.pages_held > 0; }));
-    HttpClient waiting(port());  // in the queue behind the first
-    waiting.request("POST", "/v1/completions", greedy(kPrompt, 3000, {{"ignore_eos", true}, {"stream", stream}}).dump());
-    ASSERT_TRUE(eventually([](const EngineStats& s) { return s.waiting > 0; }));
-    if (stream) {
-      client.head();
-      ASSERT_TRUE(client.event().has_value());
-      waiting.reset();
-      client.close();
-    } else {
-      waiting.close();
-      client.reset();
-    }
-    EXPECT_TRUE(all_free());
-  }
-  EXPECT_EQ(engine_->stats().finished["abort"], 4);
-  EXPECT_EQ(post("/v1/completions", greedy(kPrompt, 2)).status, 200);
-}
-
-TEST_F(ServerTest, CancelsWhatItsClientDoesNotRead) {
-  serve({.max_backlog_outputs = 16});
-  HttpClient client(port(), 2048);
-  client.request("POST", "/v1/completions",
-                 greedy(kPrompt, 3000, {{"ignore_eos", true}, {"stream", true}, {"logprobs", 20}}).dump());
-  ASSERT_TRUE(eventually([](const EngineStats& s) { return s.pages_held > 0; }));
-  EXPECT_TRUE(all_free());
-  EXPECT_EQ(engine_->stats().finished["abort"], 1);
-  EXPECT_NE(ask(port(), "GET", "/metrics").body.find("client_overflows_total{engine=\"0\",model_name=\"tiny\"} 1"),
-            std::string::npos);
-}
-
-TEST_F(ServerTest, Refuses429WhenTheQueueIsFull) {
-  serve({}, {.max_num_seqs = 1, .max_queued = 2});
-  std::vector<std::unique_ptr<HttpClient>> clients;
-  const std::string body = greedy(kPrompt, 3000, {{"ignore_eos", true}}).dump();
-  HttpAnswer refused;
-  for (int i = 0; i < 8 && refused.status == 0; ++i) {
-    clients.push_back(std::make_unique<HttpClient>(port()));
-    clients.back()->request("POST", "/v1/completions", body);
-    if (i < 3) std::this_thread::sleep_for(200ms);
-    if (i == 3) refused = clients.back()->answer();
-  }
-  EXPECT_EQ(refused.status, 429);
-  EXPECT_EQ(refused.headers["retry-after"], "1");
-  EXPECT_EQ(refused.json()["error"]["type"], "rate_limit_error");
-  clients.clear();
-  EXPECT_TRUE(all_free());
-}
-
-TEST_F(ServerTest, PingsASilentStream) {
-  serve({.ping_interval = 30ms}, {.max_num_seqs = 1});
-  HttpClient busy(port());
-  busy.request("POST", "/v1/completions", greedy(kPrompt, 3000, {{"ignore_eos", true}, {"stream", true}}).dump());
-  busy.head();
-  ASSERT_TRUE(busy.event().has_value());
-  HttpClient waiting(port());
-  waiting.request("POST", "/v1/completions", greedy(kPrompt, 2, {{"stream", true}}).dump());
-  waiting.head();
-  EXPECT_EQ(waiting.event(), ": ping");
-  busy.close();
-  int events = 0;
-  while (const auto event = waiting.event()) events += event->starts_with("data: ");
-  EXPECT_GE(events, 2);
-}
-
-TEST_F(ServerTest, DrainsWithoutCuttingRunningRequests) {
-  serve();
-  HttpClient idle(port());
-  HttpClient running(port());
-  running.request("POST", "/v1/completions", greedy(kPrompt, 200, {{"ignore_eos", true}, {"stream", true}}).dump());
-  running.head();
-  ASSERT_TRUE(running.event().has_value());
-  server_->drain(30s);
-  EXPECT_TRUE(idle.closed());
-  int chunks = 1;
-  std::string last;
-  while (const auto event = running.event()) {
-    last = *event;
-    ++chunks;
-  }
-  EXPECT_EQ(last, "data: [DONE]");
-  EXPECT_GT(chunks, 100);
-  running.close();
-  EXPECT_TRUE(server_->wait());
-  EXPECT_EQ(engine_->stats().finished["length"], 1);
-  EXPECT_THROW(HttpClient refused(port()), boost::system::system_error);
-}
-
-TEST_F(ServerTest, CancelsWhatOutlastsTheDrainAndTellsTheClient) {
-  serve();
-  HttpClient stream(port()), whole(port());
-  stream.request("POST", "/v1/completions", greedy(kPrompt, 3900, {{"ignore_eos", true}, {"stream", true}}).dump());
-  whole.request("POST", "/v1/completions", greedy(kPrompt, 3900, {{"ignore_eos", true}}).dump());
-  stream.head();
-  ASSERT_TRUE(stream.event().has_value());
-  ASSERT_TRUE(eventually([](const EngineStats& s) { return s.running == 2; }));
-  server_->drain(50ms);
-  EXPECT_EQ(whole.answer().status, 503);
-  std::vector<std::string> events;
-  while (const auto event = stream.event()) events.push_back(*event);
-  ASSERT_GE(events.size(), 2u);
-  EXPECT_EQ(events.back(), "data: [DONE]");
-  EXPECT_NE(events[events.size() - 2].find("{\"error\":"), std::string::npos);
-  EXPECT_FALSE(server_->wait());
-  EXPECT_EQ(engine_->stats().pages_held, 0);
-}
-
-TEST_F(ServerTest, NamesThePortThatIsTaken) {
-  serve();
-  const auto other = tiny_engine();
-  Server second(*other, nullptr, {.port = port()});
-  try {
-    second.start();
-    FAIL() << "two servers on one port";
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find(fmt::format("port {} on 127.0.0.1 is in use", port())), std::string::npos);
-  }
-}
-
 TEST_F(ServerTest, SaysThatAModelHasNoTemplate) {
   const auto engine = tiny_engine();
   Server server(*engine, nullptr, {.port = 0});
@@ -518,47 +304,6 @@ TEST_F(ServerTest, SaysThatAModelHasNoTemplate) {
       ask(server.port(), "POST", "/v1/chat/completions", R"({"messages": [{"role": "user", "content": "hi"}]})");
   EXPECT_EQ(answer.status, 400);
   EXPECT_NE(answer.body.find("no chat template"), std::string::npos);
-}
-
-TEST_F(ServerTest, ServesTwoHundredStreamsOfWhichHalfLeave) {
-  constexpr int kClients = 200, kPrompts = 8, kTokens = 24;
-  std::vector<std::string> prompts, expected;
-  const auto offline = tiny_engine();
-  for (int i = 0; i < kPrompts; ++i) {
-    prompts.push_back(fmt::format("{} and then, on day {},", kPrompt, i));
-    expected.push_back(run_offline(*offline, prompts.back(), {.temperature = 0, .max_tokens = kTokens, .ignore_eos = true}).text);
-  }
-  serve({}, {.max_num_seqs = 32});
-  std::atomic<int> right = 0, wrong = 0, left = 0;
-  std::vector<std::thread> threads;
-  for (int i = 0; i < kClients; ++i) {
-    threads.emplace_back([&, i] {
-      std::mt19937 random(static_cast<unsigned>(i));
-      try {
-        HttpClient client(port());
-        client.request("POST", "/v1/completions",
-                       greedy(prompts[i % kPrompts], kTokens, {{"ignore_eos", true}, {"stream", true}}).dump());
-        if (i % 2 == 0) {
-          const Stream stream = read_stream(client);
-          ++(stream.done && stream.text == expected[i % kPrompts] ? right : wrong);
-          return;
-        }
-        if (random() % 2 == 0) client.head();
-        for (unsigned events = random() % kTokens; events > 0 && random() % 8 != 0; --events) {
-          if (random() % 2 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(random() % 10));
-        }
-        random() % 2 == 0 ? client.close() : client.reset();
-        ++left;
-      } catch (const std::exception& error) {
-        ADD_FAILURE() << "client " << i << ": " << error.what();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(left, kClients / 2);
-  EXPECT_EQ(right, kClients / 2);
-  EXPECT_EQ(wrong, 0);
-  EXPECT_TRUE(all_free());
 }
 
 }  // namespace

@@ -70,7 +70,7 @@ void WorkerPool::parallel_for(std::int64_t tasks,
     generation_.fetch_add(1, std::memory_order_release);
   }
   wake_.notify_all();
-  run_tasks(0);
+  [&]() noexcept { run_tasks(0); }();  // to unwind would leave the workers with a body that is gone
   for (int spin = 0; busy_.load(std::memory_order_acquire) != 0; spin = (spin + 1) % kYieldEach) pause_briefly(spin);
 }
 

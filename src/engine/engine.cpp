@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 
 #include "base/bytes.h"
 #include "base/error.h"
@@ -29,10 +30,15 @@ struct Engine::Inbox {
 namespace {
 
 constexpr std::int64_t kDefaultPoolBytes = std::int64_t{4} << 30;
-constexpr std::int64_t kMaxChoices = 128;
 constexpr std::int64_t kLogitRows = 64;  // rows of the vocabulary held at once, unless more sequences run
 
+// What the kernel could hand out: with the file cache, which holds the weights that were just read.
 std::int64_t free_memory_bytes() {
+  std::ifstream meminfo("/proc/meminfo");
+  std::int64_t kib = 0;
+  for (std::string key; meminfo >> key; meminfo.ignore(256, '\n')) {
+    if (key == "MemAvailable:" && meminfo >> kib) return kib << 10;
+  }
   return static_cast<std::int64_t>(sysconf(_SC_AVPHYS_PAGES)) * sysconf(_SC_PAGESIZE);
 }
 
@@ -135,6 +141,8 @@ Engine::Engine(LoadedModel model,
   if (tokenizer_ && tokenizer_->eos()) eos_ids_.push_back(*tokenizer_->eos());
   std::sort(eos_ids_.begin(), eos_ids_.end());
   eos_ids_.erase(std::unique(eos_ids_.begin(), eos_ids_.end()), eos_ids_.end());
+  // A tokenizer may know more ids than the model has logits for.
+  std::erase_if(eos_ids_, [&](TokenId id) { return id < 0 || id >= config.vocabulary; });
   publish_stats();
 }
 
@@ -153,10 +161,9 @@ Submitted Engine::submit(Request request, OutputSink sink) {
   if (std::string problem = request.sampling.problem(vocabulary); !problem.empty()) return invalid(problem);
   if (!request.sampling.stop.empty() && !tokenizer_) return invalid("stop strings need a tokenizer, and the model came without one");
   if (request.n < 1 || request.n > kMaxChoices) return invalid(fmt::format("n must be between 1 and {}, found {}", kMaxChoices, request.n));
-  if (prompt + request.sampling.max_tokens > attestation_.max_model_len) {
-    return invalid(fmt::format("the longest context here is {} tokens, but {} were asked for ({} in the prompt, {} to generate)",
-                               attestation_.max_model_len, prompt + request.sampling.max_tokens, prompt,
-                               request.sampling.max_tokens));
+  if (request.sampling.max_tokens > attestation_.max_model_len - prompt) {  // their sum may overflow
+    return invalid(fmt::format("the longest context here is {} tokens, found {} in the prompt and {} to generate",
+                               attestation_.max_model_len, prompt, request.sampling.max_tokens));
   }
 
   const auto shared = std::make_shared<const Request>(std::move(request));
@@ -302,7 +309,7 @@ void Engine::report_prompts(const Batch& batch) {
   for (std::size_t i = 0; i < batch.entries.size(); ++i) {
     auto& [sequence, tokens, wants_logits] = batch.entries[i];
     const auto& count = sequence->request->sampling.prompt_logprobs;
-    if (!count) continue;
+    if (!count || sequence->output_tokens() > 0) continue;  // reported with the first token, even if computed again
     auto& reports = sequence->prompt_reports;
     if (reports.empty()) reports.push_back({.chosen = {sequence->tokens[0], NAN, 0}, .top = {}});
     std::vector<std::int64_t> rows;
@@ -331,10 +338,10 @@ void Engine::emit(const Batch& batch, const std::vector<Sampled>& sampled) {
     Sequence& sequence = *batch.entries[i].sequence;
     if (!batch.entries[i].wants_logits) continue;
     Output output = commit_token(sequence, sampled[i]);
-    if (output.finish != FinishReason::none) finished(output.finish);
-    const OutputSink sink = sequence.sink;
-    if (output.finish != FinishReason::none) scheduler_->finish(sequence);
-    sink(output);
+    const bool ended = output.finish != FinishReason::none;
+    if (ended) finished(output.finish);
+    sequence.sink(output);
+    if (ended) scheduler_->finish(sequence);
   }
 }
 

@@ -41,7 +41,7 @@ std::string SamplingParams::problem(std::int64_t vocabulary) const {
     return fmt::format("min_tokens must be between 0 and max_tokens ({}), found {}", max_tokens, min_tokens);
   }
   for (const auto& count : {logprobs, prompt_logprobs}) {
-    if (count && (*count < 0 || *count > 20)) return fmt::format("logprobs must be between 0 and 20, found {}", *count);
+    if (count && (*count < 0 || *count > kMaxLogprobs)) return fmt::format("logprobs must be between 0 and {}, found {}", kMaxLogprobs, *count);
   }
   return "";
 }

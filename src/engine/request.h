@@ -13,6 +13,9 @@
 
 namespace keel {
 
+constexpr int kMaxChoices = 128;  // of one request
+constexpr int kMaxLogprobs = 20;  // alternatives reported for one token
+
 // Names and meanings are OpenAI's and vLLM's.
 struct SamplingParams {
   double temperature = 1.0;         // 0 = greedy

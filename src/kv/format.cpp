@@ -64,6 +64,7 @@ std::string to_string(const KvFormat& format) {
 
 std::string short_name(const KvFormat& format) {
   if (format.key == DType::f32 || format.value == DType::f32) return to_string(format);
+  if (format.key == DType::e4m3 && format.value != DType::e4m3) return to_string(format);  // parse_kv_format has no word
   if (bits(format.key) == 16 && bits(format.value) == 16 && format.key != format.value) return to_string(format);
   return fmt::format("k{}v{}", bits(format.key), bits(format.value));
 }

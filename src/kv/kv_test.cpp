@@ -41,6 +41,18 @@ TEST(KvFormat, ReadsEverySpelling) {
   EXPECT_EQ(short_name({DType::f16, DType::bf16}), "k=f16,v=bf16");
 }
 
+TEST(KvFormat, WritesNamesThatItReads) {
+  constexpr DType kKeys[] = {DType::f32, DType::f16, DType::bf16, DType::e4m3};
+  constexpr DType kValues[] = {DType::f32, DType::f16, DType::bf16, DType::e4m3, DType::u4};
+  for (const DType key : kKeys) {
+    for (const DType value : kValues) {
+      const KvFormat format{key, value};
+      EXPECT_EQ(parse_kv_format(to_string(format), DType::f16), format) << to_string(format);
+      EXPECT_EQ(parse_kv_format(short_name(format), key), format) << short_name(format);
+    }
+  }
+}
+
 TEST(KvFormat, RefusesWhatNoKernelReads) {
   EXPECT_NE(error_of([] { parse_kv_format("u4", DType::f16); }).find("u4 keys"), std::string::npos);
   EXPECT_NE(error_of([] { parse_kv_format("k=q9,v=f16", DType::f16); }).find("'q9'"), std::string::npos);
@@ -190,6 +202,8 @@ TEST(Calibration, RoundTripsAndRefusesPlaceholders) {
   write_calibration(file, record);
   EXPECT_NE(error_of([&] { read_calibration(file, kSmall, kK16V8); }).find("placeholder"), std::string::npos);
   EXPECT_NE(error_of([&] { read_calibration(file, {3, 2, 16, 16}, kK16V8); }).find("the model has 3"), std::string::npos);
+  std::ofstream(file) << "{\"format\":1}";
+  EXPECT_NE(error_of([&] { read_calibration(file, kSmall, kK16V8); }).find("wanted \"format\""), std::string::npos);
   std::ofstream(file) << "{\"format\":1";
   EXPECT_NE(error_of([&] { read_calibration(file, kSmall, kK16V8); }).find("not a JSON object"), std::string::npos);
   std::filesystem::remove(file);

@@ -3,7 +3,7 @@
 // Invariants:
 // (1) a page is in exactly one state: held (references > 0), cached (none, but findable by its hash), or free;
 // (2) keys and values are separate allocations; no other copy of a page's contents exists;
-// (3) free() of a page with a hash makes it cached; allocation takes free pages first, then the least recently cached one.
+// (3) the last release() of a published page makes it cached; allocation takes free pages first, then the least recently cached one.
 // Thread rule: the engine's thread only.
 #pragma once
 
@@ -68,8 +68,9 @@ class KvPool {
   std::unordered_map<Digest, PageId, DigestHash> by_hash_;
 };
 
-// Hash of a full page given its predecessor's (all zero for the first): SHA-256 over the predecessor, the format, the
-// scales and the page's tokens, so that a page is only found by a sequence that would have written the same bytes.
+// A page's hash is a chain: prefix_root covers the format, the page size, the scales and the request's salt; prefix_hash adds
+// a full page's tokens to its predecessor's hash (the root for the first page). So a page is only found by a sequence that
+// would have written the same bytes.
 Digest prefix_root(const KvLayout& layout, const KvScales& scales, std::string_view salt);
 Digest prefix_hash(const Digest& previous, std::span<const std::int32_t> tokens);
 

@@ -82,7 +82,8 @@ KvScales read_calibration(const std::filesystem::path& path, const KvGeometry& g
   if (!in) fail("{}: no such calibration file", file);
   const nlohmann::json record = nlohmann::json::parse(in, nullptr, false);
   if (record.is_discarded() || !record.is_object()) fail("{}: not a JSON object", file);
-  if (record.value("format", "") != "keel-kv-calibration" || record.value("version", 0) != 1) {
+  const nlohmann::json none;
+  if (record.value("format", none) != "keel-kv-calibration" || record.value("version", none) != 1) {
     fail("{}: wanted \"format\": \"keel-kv-calibration\", \"version\": 1", file);
   }
   const auto number = [&](const char* key) {
@@ -92,6 +93,7 @@ KvScales read_calibration(const std::filesystem::path& path, const KvGeometry& g
     fail("{}: calibrated for {} layers x {} KV heads x {} head dim, the model has {} x {} x {}", file, number("layers"),
          number("kv_heads"), number("head_dim"), geometry.layers, geometry.kv_heads, geometry.head_dim);
   }
+  const nlohmann::json data = record.value("data", none);
   const std::size_t count = geometry.layers * geometry.kv_heads;
   const std::vector<float> key_maxima = read_maxima(record, "key_maxima", count, file);
   const std::vector<float> value_maxima = read_maxima(record, "value_maxima", count, file);
@@ -102,7 +104,7 @@ KvScales read_calibration(const std::filesystem::path& path, const KvGeometry& g
     fail("{}: every scale is 1, which is a placeholder and no calibration; leave the file out for unit scales", file);
   }
   return {ScaleOrigin::calibrated,
-          fmt::format("{}, {} tokens of {}", path.filename().string(), number("tokens"), record.value("data", "?")),
+          fmt::format("{}, {} tokens of {}", path.filename().string(), number("tokens"), data.is_string() ? data.get<std::string>() : "?"),
           scales_of(key_maxima, format.key),
           scales_of(value_maxima, format.value)};
 }

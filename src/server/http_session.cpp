@@ -32,6 +32,11 @@ bool is_http_error(const boost::system::error_code& error) {
          error != http::error::end_of_stream && error != http::error::partial_message;
 }
 
+ApiError handler_failure(const Route& route, const std::exception& error) {
+  log_warning("{} failed: {}", route.path, error.what());
+  return {500, "the server failed: " + std::string(error.what())};
+}
+
 }  // namespace
 
 HttpSession::HttpSession(HttpServer& server, asio::ip::tcp::socket socket)
@@ -121,6 +126,8 @@ asio::awaitable<void> HttpSession::answer(const Route& route, const HttpRequest&
       response = (*quick)(request);
     } catch (const RequestError& error) {
       response = error_response(error.error());
+    } catch (const std::exception& error) {
+      response = error_response(handler_failure(route, error));
     }
     co_await reply.send(std::move(response));
     co_return;
@@ -136,8 +143,7 @@ asio::awaitable<void> HttpSession::answer(const Route& route, const HttpRequest&
     } catch (const boost::system::system_error&) {
       // The client is gone: what the handler held is released by now.
     } catch (const std::exception& error) {
-      log_warning("{} failed: {}", route.path, error.what());
-      failure = ApiError{500, "the server failed: " + std::string(error.what())};
+      failure = handler_failure(route, error);
     }
   };
   asio::awaitable<void> handling = guarded();

@@ -140,7 +140,8 @@ void Server::Parts::drive_engine() {
 
 // On the connections' thread, like the next.
 void Server::Parts::begin_drain(std::chrono::milliseconds timeout) {
-  if (draining.exchange(true)) return;
+  const bool already = draining.exchange(true);
+  if (already && drain_timer.expiry() <= std::chrono::steady_clock::now() + timeout) return;  // the sooner end counts
   log_info("draining: {} requests have {:.1f} s to finish", api.open.size(),
            std::chrono::duration<double>(timeout).count());
   api.engine.stop();
@@ -148,6 +149,7 @@ void Server::Parts::begin_drain(std::chrono::milliseconds timeout) {
   drain_timer.async_wait([this](const boost::system::error_code& error) {
     if (!error) end_requests();
   });
+  if (already) return;
   http.drain([this] {
     drain_timer.cancel();
     io.stop();

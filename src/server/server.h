@@ -38,7 +38,8 @@ class Server {
   void start();                // throws Error when the address cannot be bound
   std::uint16_t port() const;  // the real one, once started
 
-  // Any thread. Stops accepting and the engine's intake; running requests go on until the timeout, then are cancelled.
+  // Any thread. Stops accepting and the engine's intake; running requests go on until the timeout, then are cancelled. Of
+  // several calls the soonest end counts.
   void drain();
   void drain(std::chrono::milliseconds timeout);
   void drain_on_signals();  // from now SIGTERM and SIGINT drain; a second one ends the process at once

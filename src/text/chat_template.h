@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "text/tokenizer.h"
 
 namespace keel {
 
@@ -30,6 +31,9 @@ class ChatTemplate {
   // A failure is the template's own raise_exception or a run-time mistake (line named): the request's fault.
   // `now` is what strftime_now() formats, in local time: the clock's time where absent.
   Result<std::string> render(const Json& variables, std::optional<std::time_t> now = {}) const;
+
+  // The same with bos_token and eos_token as `tokenizer` writes them.
+  Result<std::string> render_for(const Tokenizer& tokenizer, Json variables) const;
 
  private:
   std::unique_ptr<ChatTemplateProgram> program_;

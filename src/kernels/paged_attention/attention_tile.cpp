@@ -127,9 +127,10 @@ void ScorePanel(const float* HWY_RESTRICT q,  // [head_dim][kRows]
   }
 }
 
-// out[r][dim …] += Σ_t p[r][t] · value[t][dim …] for kVectors vectors of dimensions and the first `tokens` positions.
+// out[r][dim …] += Σ_t p[r][t] · value[t][dim …] for kVectors vectors of dimensions and the positions [begin, tokens).
 template <class Value, int kRows, int kVectors>
 HWY_INLINE void ValueColumns(const float* HWY_RESTRICT p,  // [kRows][kBlockTokens]
+                             std::int64_t begin,
                              std::int64_t tokens,
                              std::int64_t head_dim,
                              std::int64_t dim,
@@ -146,12 +147,12 @@ HWY_INLINE void ValueColumns(const float* HWY_RESTRICT p,  // [kRows][kBlockToke
   const std::int64_t fetch_step = ahead != nullptr ? ahead->step : 0;
   const std::int64_t fetch_bytes = ahead != nullptr ? ahead->bytes : 0;
   const std::int64_t fetches = ahead != nullptr ? (fetch_bytes / fetch_step + kStripTokens - 1) / kStripTokens : 0;
-  for (int s = 0; s * kStripTokens < tokens; ++s) {
+  for (std::int64_t s = begin / kStripTokens; s * kStripTokens < tokens; ++s) {
     const auto* from = reinterpret_cast<const typename Value::T*>(strips[s]) + dim;
     const std::int64_t count = std::min(kStripTokens, tokens - s * kStripTokens);
     const float* HWY_RESTRICT weights = p + s * kStripTokens;
     std::int64_t fetch_offset = 0;
-    for (std::int64_t t = 0; t < count; ++t) {
+    for (std::int64_t t = std::max<std::int64_t>(0, begin - s * kStripTokens); t < count; ++t) {
       V value[kVectors];
 #pragma GCC unroll 16
       for (int v = 0; v < kVectors; ++v) value[v] = Value::Load(d, from + t * head_dim + v * kLanes);
@@ -177,6 +178,7 @@ HWY_INLINE void ValueColumns(const float* HWY_RESTRICT p,  // [kRows][kBlockToke
 // All dimensions from `dim` on that kVectorsAtOnce vectors at a time cover, then narrower ones.
 template <class Value, int kRows>
 void ValuePanel(const float* HWY_RESTRICT p,
+                std::int64_t begin,
                 std::int64_t tokens,
                 std::int64_t head_dim,
                 const std::byte* const* strips,
@@ -185,15 +187,15 @@ void ValuePanel(const float* HWY_RESTRICT p,
   std::int64_t dim = 0;
   for (; dim + kVectorsAtOnce * kLanes <= head_dim; dim += kVectorsAtOnce * kLanes) {
     ValueColumns<Value, kRows, kVectorsAtOnce>(
-        p, tokens, head_dim, dim, strips, dim == 0 ? ahead : nullptr, out);
+        p, begin, tokens, head_dim, dim, strips, dim == 0 ? ahead : nullptr, out);
   }
   if constexpr (kVectorsAtOnce > 2) {
     for (; dim + 2 * kLanes <= head_dim; dim += 2 * kLanes) {
-      ValueColumns<Value, kRows, 2>(p, tokens, head_dim, dim, strips, nullptr, out);
+      ValueColumns<Value, kRows, 2>(p, begin, tokens, head_dim, dim, strips, nullptr, out);
     }
   }
   for (; dim < head_dim; dim += kLanes) {
-    ValueColumns<Value, kRows, 1>(p, tokens, head_dim, dim, strips, nullptr, out);
+    ValueColumns<Value, kRows, 1>(p, begin, tokens, head_dim, dim, strips, nullptr, out);
   }
 }
 
@@ -438,10 +440,10 @@ void AttendTile(const AttentionTile& tile,
     }
 
     std::int64_t first_panel = 0;  // earlier ones see nothing of this block
-    const auto seen = [&](std::int64_t i) {
-      const std::int64_t last_row = panels[i].first + panels[i].rows - 1;
-      return std::min(tile.limit(last_row) - t0, block.tokens);
+    const auto seen_by = [&](std::int64_t m) {
+      return std::clamp<std::int64_t>(tile.limit(m) - t0, 0, block.tokens);
     };
+    const auto seen = [&](std::int64_t i) { return seen_by(panels[i].first + panels[i].rows - 1); };
     while (first_panel < panel_count && seen(first_panel) <= 0) ++first_panel;
     for (std::int64_t i = first_panel; i < panel_count; ++i) {
       score[panels[i].rows - 1](scratch.q + panels[i].first * head_dim,
@@ -455,7 +457,7 @@ void AttendTile(const AttentionTile& tile,
       const std::int64_t padded = hwy::RoundUpTo(seen(i), kStripTokens);
       for (std::int64_t m = panels[i].first; m < panels[i].first + panels[i].rows; ++m) {
         SoftmaxRow(scratch.scores + m * kBlockTokens,
-                   std::min(tile.limit(m) - t0, block.tokens),
+                   seen_by(m),
                    padded,
                    state.max[m],
                    scratch.lane_sums + m * kStripTokens,
@@ -464,12 +466,20 @@ void AttendTile(const AttentionTile& tile,
       }
     }
     for (std::int64_t i = first_panel; i < panel_count; ++i) {
+      // Together as far as all rows see, then each row alone: p = 0 would not hide an infinity that a later token stored.
+      const std::int64_t common = seen_by(panels[i].first);
       value[panels[i].rows - 1](scratch.scores + panels[i].first * kBlockTokens,
-                                seen(i),
+                                0,
+                                common,
                                 head_dim,
                                 value_strips,
                                 converted_keys ? nullptr : &keys_ahead,
                                 state.out + panels[i].first * head_dim);
+      for (std::int64_t m = panels[i].first + 1; m < panels[i].first + panels[i].rows; ++m) {
+        if (seen_by(m) == common) continue;
+        value[0](scratch.scores + m * kBlockTokens, common, seen_by(m), head_dim, value_strips, nullptr,
+                 state.out + m * head_dim);
+      }
     }
     block = next;
   }

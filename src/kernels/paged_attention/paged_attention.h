@@ -5,7 +5,7 @@
 // A sequence's row i of n sees the positions t < context - n + i + 1 (bottom-right causal mask): its own K and V must
 // have been written before. K and V are read in their stored types, times their scales; scores, softmax and sums are f32.
 // Slots at or past `context` may hold anything, NaN included, and do not matter.
-// An infinite or NaN value at a visible position can also reach up to 5 earlier (row, head) pairs of the same KV head.
+// An infinity or NaN at a position reaches the rows that see it and no other.
 //
 // Error against exact arithmetic on the stored values: <= (2^-18 + 2^-20 · largest Σ|q·k| · softmax_scale) · Σ p|v|; the second
 // term is the scores' own f32 rounding. Tested for contexts up to 9,000.

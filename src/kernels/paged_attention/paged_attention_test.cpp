@@ -224,6 +224,26 @@ TEST(PagedAttention, LetsANanInAVisibleSlotShow) {
   }
 }
 
+TEST(PagedAttention, KeepsALaterTokensInfinityFromEarlierRows) {
+  for (const KvFormat& format : {KvFormat{DType::f16, DType::f16}, KvFormat{DType::f16, DType::e4m3}, KvFormat{DType::f16, DType::u4}}) {
+    for (const std::int64_t rows : {2, 5, 40}) {  // one register block, and many
+      const std::int64_t context = rows + 30, position = context - 1;
+      AttentionScene scene({.format = format, .heads = 3, .kv_heads = 1, .sequences = {{rows, context}}, .seed = 650});
+      const auto exact = scene.exact();
+      const PageId page = scene.tables_[0][position / 16];
+      std::byte* at = format.value == DType::u4 ? scene.parameters_at(page, 0, position % 16) : scene.value_at(page, 0, position % 16, 0);
+      std::memset(at, 0xff, 4);  // NaN, as is an infinity times 0
+      for_each_target([&](const std::string& target) {
+        SCOPED_TRACE(fmt::format("{} v={} rows {}", target, name(format.value), rows));
+        const std::vector<float> out = scene.run(Stream{&pool_of(2)});
+        const std::size_t earlier = (rows - 1) * 3 * 64;
+        EXPECT_EQ(compare({out.begin(), out.begin() + earlier}, exact), "");
+        EXPECT_TRUE(std::isnan(out[earlier]));
+      });
+    }
+  }
+}
+
 // The comparison must see each of these mistakes, else it could not see a kernel making them.
 class PagedAttentionMistake : public testing::Test {
  protected:

@@ -11,8 +11,6 @@
 namespace keel {
 namespace {
 
-constexpr int kMaxChoices = 128;  // n
-
 Json finish_reason(FinishReason reason) {
   return reason == FinishReason::none ? Json() : Json(std::string(name(reason)));
 }

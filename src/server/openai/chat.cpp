@@ -1,13 +1,12 @@
 #include "server/openai/chat.h"
 
+#include <cctype>
 #include <limits>
 
 #include "server/openai/sampling_params.h"
 
 namespace keel {
 namespace {
-
-constexpr int kMaxLogprobs = 20;
 
 // A string; null where there are tool calls instead; or text parts, joined by newlines.
 Json read_content(const Json& content, const std::string& where) {
@@ -57,10 +56,6 @@ Json read_tools(JsonFields& fields) {
   // With "none" the model is not told of tools, so that it calls none.
   if (tools == nullptr || tools->empty() || (choice != nullptr && *choice == "none")) return nullptr;
   return *tools;
-}
-
-std::string token_word(const Tokenizer& tokenizer, std::optional<TokenId> id) {
-  return id ? tokenizer.token_bytes(*id) : "";
 }
 
 // Cuts the template's text after the last message's own, so that the model goes on with it.
@@ -122,9 +117,7 @@ std::string render_chat(const Api& api, JsonFields& fields) {
   variables["tools"] = read_tools(fields);
   if (const Json* documents = fields.array("documents")) variables["documents"] = *documents;
   variables["add_generation_prompt"] = prompts;
-  variables["bos_token"] = token_word(api.tokenizer, api.tokenizer.bos());
-  variables["eos_token"] = token_word(api.tokenizer, api.tokenizer.eos());
-  Result<std::string> text = api.chat_template->render(variables);
+  Result<std::string> text = api.chat_template->render_for(api.tokenizer, variables);
   if (!text.ok()) refuse("messages", "the chat template refused: " + text.error());
   return continues ? cut_after_last_message(std::move(*text), variables["messages"]) : std::move(*text);
 }

@@ -8,7 +8,6 @@ namespace keel {
 namespace {
 
 constexpr std::size_t kMaxPrompts = 1024;  // in one request
-constexpr int kMaxLogprobs = 20;
 constexpr std::int64_t kDefaultMaxTokens = 16;  // OpenAI's
 
 struct Prompt {

@@ -11,6 +11,7 @@ namespace keel {
 namespace {
 
 constexpr std::size_t kMaxStops = 64;
+constexpr std::size_t kMaxStopIds = 1024;  // looked through for every token
 constexpr std::size_t kMaxIgnoredNames = 256;  // remembered; a client that invents names may not fill memory or the log
 
 std::vector<std::string> read_stop(JsonFields& fields) {
@@ -34,6 +35,9 @@ std::vector<std::string> read_stop(JsonFields& fields) {
 std::vector<TokenId> read_stop_ids(JsonFields& fields) {
   std::vector<TokenId> ids;
   if (const Json* array = fields.array("stop_token_ids")) {
+    if (array->size() > kMaxStopIds) {
+      refuse("stop_token_ids", fmt::format("stop_token_ids: wanted at most {} ids, found {}", kMaxStopIds, array->size()));
+    }
     for (const Json& id : *array) {
       ids.push_back(static_cast<TokenId>(integer_value(id, "stop_token_ids", 0, INT32_MAX)));
     }

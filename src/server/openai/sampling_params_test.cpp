@@ -49,6 +49,12 @@ TEST(SamplingFields, TakeTheModelsDefaultsWhereTheRequestSaysNothing) {
   EXPECT_EQ(sampling.top_p, 1.0);
 }
 
+TEST(SamplingFields, BoundWhatIsLookedThroughForEveryToken) {
+  const auto with_ids = [](std::size_t count) { return Json{{"stop_token_ids", std::vector<int>(count, 3)}}.dump(); };
+  EXPECT_EQ(read(with_ids(1024)).stop_token_ids.size(), 1024u);
+  EXPECT_THROW(read(with_ids(1025)), RequestError);
+}
+
 TEST(SamplingFields, RefuseWrongTypesAndRangesByName) {
   struct Case {
     const char* body;

@@ -28,4 +28,11 @@ Result<std::string> ChatTemplate::render(const Json& variables, std::optional<st
   }
 }
 
+Result<std::string> ChatTemplate::render_for(const Tokenizer& tokenizer, Json variables) const {
+  const auto text_of = [&](std::optional<TokenId> id) { return id ? tokenizer.token_bytes(*id) : std::string(); };
+  variables["bos_token"] = text_of(tokenizer.bos());
+  variables["eos_token"] = text_of(tokenizer.eos());
+  return render(variables);
+}
+
 }  // namespace keel

@@ -106,7 +106,6 @@ class Interpreter {
   Flow run_block(const Block& block, const std::shared_ptr<Scope>& scope, std::string& out);
   Flow run_statement(const Statement& statement, const std::shared_ptr<Scope>& scope, std::string& out);
   Flow run_loop(const Statement& statement, const std::shared_ptr<Scope>& scope, std::string& out);
-  void run_macro_definition(const Statement& statement, const std::shared_ptr<Scope>& scope);
   void append(std::string& out, std::string_view text);
   void assign(const Expression& target, Value value, Scope& scope);
   std::shared_ptr<Callable> make_macro(std::shared_ptr<const MacroSyntax> syntax, std::shared_ptr<Scope> scope);
