@@ -52,9 +52,9 @@ class Layer {
   Layer(WeightType type, const Shape& shape, std::int64_t tokens)
       : tokens_(tokens),
         columns_(shape.columns),
-        x_(static_cast<std::size_t>(tokens * shape.columns), 0.5f) {
+        x_(static_cast<std::size_t>(tokens * shape.columns), "activations") {
     std::uint64_t seed = 1;
-    for (float& value : x_) value = static_cast<float>(random_unit(7, seed++) - 0.5);
+    for (float& value : x_.span()) value = static_cast<float>(random_unit(7, seed++) - 0.5);
     for (const std::int64_t rows : shape.rows) {
       weights_.emplace_back(type, rows, shape.columns, ++seed);
       outs_.emplace_back(static_cast<std::size_t>(rows * tokens));
@@ -73,7 +73,7 @@ class Layer {
 
  private:
   std::int64_t tokens_, columns_, bytes_ = 0, flops_ = 0;
-  std::vector<float> x_;
+  Buffer<float> x_;  // aligned, as the engine's are
   std::deque<RandomWeights> weights_;
   std::deque<std::vector<float>> outs_;
   std::vector<MatmulOutput> outputs_;
