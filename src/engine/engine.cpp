@@ -42,6 +42,7 @@ void check_options(const EngineOptions& options) {
   };
   at_least_one("max-num-seqs", options.max_num_seqs, 1 << 16);
   at_least_one("max-num-batched-tokens", options.max_num_batched_tokens, 1 << 20);
+  at_least_one("max-queued", options.max_queued, 1 << 20);
   if (options.max_model_len < 0) fail("--max-model-len must be positive, found {}", options.max_model_len);
   if (options.kv_cache_memory_bytes < 0) fail("--kv-cache-memory-bytes must be positive, found {}", options.kv_cache_memory_bytes);
   if (options.max_num_seqs > options.max_num_batched_tokens) {
@@ -153,10 +154,9 @@ Submitted Engine::submit(Request request, OutputSink sink) {
   if (std::string problem = request.sampling.problem(vocabulary); !problem.empty()) return invalid(problem);
   if (!request.sampling.stop.empty() && !tokenizer_) return invalid("stop strings need a tokenizer, and the model came without one");
   if (request.n < 1 || request.n > kMaxChoices) return invalid(fmt::format("n must be between 1 and {}, found {}", kMaxChoices, request.n));
-  if (prompt + request.sampling.max_tokens > attestation_.max_model_len) {
-    return invalid(fmt::format("the longest context here is {} tokens, but {} were asked for ({} in the prompt, {} to generate)",
-                               attestation_.max_model_len, prompt + request.sampling.max_tokens, prompt,
-                               request.sampling.max_tokens));
+  if (request.sampling.max_tokens > attestation_.max_model_len - prompt) {  // a sum could overflow
+    return invalid(fmt::format("the longest context here is {} tokens, but the prompt has {} and {} more were asked for",
+                               attestation_.max_model_len, prompt, request.sampling.max_tokens));
   }
 
   const auto shared = std::make_shared<const Request>(std::move(request));
