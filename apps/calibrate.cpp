@@ -20,6 +20,7 @@ constexpr std::int64_t kWindow = 1024;  // tokens a forward, each window from po
 
 void calibrate(const CalibrateFlags& flags) {
   const ModelPath path = find_model(flags.model.model);
+  check_calibration_target(flags.output);
   const std::shared_ptr<const Tokenizer> tokenizer = open_tokenizer(path);
   if (!tokenizer) fail("{}: no tokenizer beside the weights", flags.model.model);
   std::vector<TokenId> ids = tokenizer->encode(read_text_file(flags.data), {});
@@ -75,7 +76,7 @@ void add_calibrate(CLI::App& app) {
   flags->model.add_to(*command);
   command->add_option("--data", flags->data, "Text to calibrate on")->required();
   command->add_option("-o,--output", flags->output, "File to write; serve it with --kv-scales")->required();
-  command->add_option("--max-tokens", flags->max_tokens, "Tokens of the text to use")->check(CLI::PositiveNumber)->capture_default_str();
+  command->add_option("--max-tokens", flags->max_tokens, "Tokens of the text to use")->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40))->capture_default_str();
   command->add_option("-t,--threads", flags->threads, "Threads that compute; 0 = one a processor")->capture_default_str();
   command->callback([flags] { calibrate(*flags); });
 }

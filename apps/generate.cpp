@@ -31,7 +31,7 @@ struct Answer {
 int generate(const GenerateFlags& flags) {
   std::vector<std::string> prompts = flags.prompts;
   if (!flags.prompt_file.empty()) prompts.push_back(read_text_file(flags.prompt_file));
-  if (prompts.empty()) fail("no prompt: give --prompt TEXT (any number of times) or --prompt-file FILE");
+  if (prompts.empty()) throw CLI::RequiredError("no prompt: --prompt TEXT (any number of times) or --prompt-file FILE");
   const std::unique_ptr<Engine> engine = open_engine(flags.model, flags.engine);
   print_attestation(engine->attestation());
   if (engine->tokenizer() == nullptr) fail("{}: no tokenizer beside the weights, so no prompt can be read", flags.model.model);

@@ -1,6 +1,8 @@
 // keel: one program, a command each in its own file.
 #include <cstdio>
 #include <exception>
+#include <iostream>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -19,10 +21,29 @@ std::vector<std::string> with_long_flags(int argc, char** argv) {
   return words;
 }
 
+// Leaves CLI11's "{false}" out of the names of flags that switch something off.
+class HelpText : public CLI::Formatter {
+ public:
+  std::string make_option_name(const CLI::Option* option, bool positional) const override {
+    std::string text = CLI::Formatter::make_option_name(option, positional);
+    if (const auto at = text.find("{false}"); at != std::string::npos) text.erase(at, 7);
+    return text;
+  }
+};
+
+// Nothing that was printed may be lost in silence: a full disk is a failure.
+int finished(int code) {
+  std::cout.flush();
+  if (std::fflush(stdout) == 0 && std::cout.good() && std::ferror(stdout) == 0) return code;
+  keel::log_line("error", "standard output could not be written");
+  return code == 0 ? 1 : code;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   CLI::App app("LLM inference and serving with keys and values cached in types of their own.", "keel");
+  app.formatter(std::make_shared<HelpText>());
   app.require_subcommand(1);
   app.set_version_flag("--version", std::string("keel " KEEL_VERSION));
   bool quiet = false;
@@ -39,9 +60,14 @@ int main(int argc, char** argv) {
     std::vector<std::string> words = with_long_flags(argc, argv);
     std::vector<std::string> reversed(words.rbegin(), words.rend());  // as CLI11 takes them
     app.parse(reversed);
-    return 0;
+    return finished(0);
+  } catch (const CLI::RuntimeError& error) {  // a command's own exit code
+    return finished(error.get_exit_code());
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    if (app.get_subcommands().empty() && !app.remaining().empty()) {
+      std::cerr << "keel has no command '" << app.remaining().front() << "'\n";
+    }
+    return finished(app.exit(error) == 0 ? 0 : 2);
   } catch (const std::exception& error) {
     std::fflush(stdout);
     keel::log_line("error", error.what());

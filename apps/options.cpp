@@ -1,5 +1,6 @@
 #include "options.h"
 
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 
@@ -58,7 +59,9 @@ void EngineFlags::add_to(CLI::App& command) {
 EngineOptions EngineFlags::engine_options() const {
   EngineOptions result = options;
   const bool sides = !cache_type_k.empty() || !cache_type_v.empty();
-  if (sides && !kv_cache_dtype.empty()) fail("--kv-cache-dtype and -ctk/-ctv both name the cache's types: give one of them");
+  if (sides && !kv_cache_dtype.empty()) {
+    throw CLI::ValidationError("--kv-cache-dtype and -ctk/-ctv both name the cache's types: give one of them");
+  }
   if (!kv_cache_dtype.empty()) result.kv_cache_dtype = kv_cache_dtype;
   if (sides) {
     result.kv_cache_dtype = cache_type_k.empty() ? "" : "k=" + cache_type_k;
@@ -81,13 +84,16 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const ModelPath& path) {
 }
 
 std::string read_text_file(const std::string& path) {
+  std::error_code ignored;
   std::ifstream in(path, std::ios::binary);
   if (!in) fail("{}: cannot be read", path);
+  if (std::filesystem::is_directory(path, ignored)) fail("{}: wanted a file, found a folder", path);
   return std::string(std::istreambuf_iterator<char>(in), {});
 }
 
 std::unique_ptr<ChatTemplate> open_chat_template(const Tokenizer& tokenizer, const std::string& file) {
   const std::string source = file.empty() ? tokenizer.chat_template() : read_text_file(file);
+  if (!file.empty() && source.empty()) fail("{}: wanted a chat template, found an empty file", file);
   return source.empty() ? nullptr : std::make_unique<ChatTemplate>(source);
 }
 

@@ -48,7 +48,7 @@ void add_serve(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--max-body-bytes", flags->max_body, "Largest request body")->capture_default_str();
   command->add_option("--shutdown-timeout", flags->shutdown_timeout, "Seconds that running requests get after SIGTERM")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{86'400}))
       ->capture_default_str();
   command->add_flag("--vllm-metric-names", server.vllm_metric_names, "Metrics under vLLM's names, for its dashboards");
   command->callback([flags] { serve(*flags); });

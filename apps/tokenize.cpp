@@ -22,20 +22,18 @@ Json parse_json(const std::string& text, const std::string& what) {
   }
 }
 
+std::string json_text(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
 std::vector<TokenId> ids_of(const Json& json, const Tokenizer& tokenizer, const std::string& what) {
   if (!json.is_array()) fail("{}: wanted a JSON array of token ids", what);
   std::vector<TokenId> ids;
   for (const Json& item : json) {
     if (!item.is_number_integer() || item.get<std::int64_t>() < 0 || item.get<std::int64_t>() >= tokenizer.size()) {
-      fail("{}: {} is no token id; they are 0 to {}", what, item.dump(), tokenizer.size() - 1);
+      fail("{}: {} is no token id; they are 0 to {}", what, json_text(item), tokenizer.size() - 1);
     }
     ids.push_back(item.get<TokenId>());
   }
   return ids;
-}
-
-std::string json_string(const std::string& text) {
-  return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 // Ids separated by anything that is not a digit: "[1, 2]" as well as "1 2".
@@ -58,7 +56,7 @@ void tokenize_lines(const TokenizeFlags& flags, const Tokenizer& tokenizer, Enco
     const std::string what = fmt::format("line {}", ++number);
     const Json json = parse_json(line, what);
     if (flags.decode) {
-      std::cout << json_string(tokenizer.decode(ids_of(json, tokenizer, what), flags.special)) << '\n';
+      std::cout << json_text(tokenizer.decode(ids_of(json, tokenizer, what), flags.special)) << '\n';
     } else {
       if (!json.is_string()) fail("{}: wanted a JSON string", what);
       std::cout << Json(tokenizer.encode(json.get<std::string>(), options)).dump() << '\n';

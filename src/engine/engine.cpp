@@ -48,6 +48,7 @@ void check_options(const EngineOptions& options) {
   };
   at_least_one("max-num-seqs", options.max_num_seqs, 1 << 16);
   at_least_one("max-num-batched-tokens", options.max_num_batched_tokens, 1 << 20);
+  at_least_one("max-queued", options.max_queued, 1 << 20);
   if (options.max_model_len < 0) fail("--max-model-len must be positive, found {}", options.max_model_len);
   if (options.kv_cache_memory_bytes < 0) fail("--kv-cache-memory-bytes must be positive, found {}", options.kv_cache_memory_bytes);
   if (options.max_num_seqs > options.max_num_batched_tokens) {

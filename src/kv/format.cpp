@@ -1,6 +1,7 @@
 #include "kv/format.h"
 
 #include <optional>
+#include <utility>
 
 #include "base/error.h"
 
@@ -30,13 +31,19 @@ KvFormat checked(KvFormat format) {
 // "k=bf16,v=fp8_e4m3", either part optional and in any order.
 KvFormat parse_pair(std::string_view text, KvFormat format) {
   std::string_view rest = text;
+  bool key_named = false, value_named = false;
+  const auto once = [&](bool& named, std::string_view side) {
+    if (std::exchange(named, true)) fail("KV cache type '{}' names {} twice", text, side);
+  };
   while (!rest.empty()) {
     const std::size_t comma = rest.find(',');
     const std::string_view part = rest.substr(0, comma);
     rest = comma == std::string_view::npos ? std::string_view{} : rest.substr(comma + 1);
     if (part.starts_with("k=")) {
+      once(key_named, "k");
       format.key = parse_side(part.substr(2), text);
     } else if (part.starts_with("v=")) {
+      once(value_named, "v");
       format.value = parse_side(part.substr(2), text);
     } else {
       fail("'{}' in KV cache type '{}': wanted k=TYPE or v=TYPE", part, text);

@@ -189,6 +189,24 @@ TEST(PrefixHash, DependsOnTokensPredecessorFormatScalesAndSalt) {
   EXPECT_EQ(prefix_hash(root, tokens), prefix_hash(prefix_root(layout, unit, ""), tokens));
 }
 
+TEST(Calibration, ReplacesNothingButAPlainFile) {
+  const CalibrationRecord record{"tiny", "prose.txt", 1000, kSmall, {1, 2, 3, 4}, {448, 224, 0, 112}};
+  const auto folder = std::filesystem::temp_directory_path() / "keel_calibration_target_test";
+  std::filesystem::create_directories(folder / "taken");
+  EXPECT_NE(error_of([&] { write_calibration(folder / "taken", record); }).find("wanted a new file"), std::string::npos);
+  EXPECT_NE(error_of([&] { write_calibration(folder / "no" / "x", record); }).find("no folder"), std::string::npos);
+  std::filesystem::create_symlink(folder / "else", folder / "link");
+  EXPECT_NE(error_of([&] { write_calibration(folder / "link", record); }).find("wanted a new file"), std::string::npos);
+  EXPECT_NE(error_of([&] { read_calibration(folder, kSmall, kK16V8); }).find("no such"), std::string::npos);
+  std::ofstream(folder / "wrong") << "{\"format\": 5, \"version\": []}";
+  EXPECT_NE(error_of([&] { read_calibration(folder / "wrong", kSmall, kK16V8); }).find("keel-kv-calibration"), std::string::npos);
+  std::filesystem::remove_all(folder);
+}
+
+TEST(KvFormat, RefusesASideNamedTwice) {
+  EXPECT_NE(error_of([] { parse_kv_format("k=f16,v=fp8,v=u4", DType::f16); }).find("names v twice"), std::string::npos);
+}
+
 TEST(Calibration, RoundTripsAndRefusesPlaceholders) {
   const auto file = std::filesystem::temp_directory_path() / "keel_calibration_test.json";
   CalibrationRecord record{"tiny", "prose.txt", 1000, kSmall, {1, 2, 3, 4}, {448, 224, 0, 112}};

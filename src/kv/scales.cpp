@@ -53,6 +53,17 @@ std::string KvScales::description() const {
   return origin == ScaleOrigin::unit ? "unit" : fmt::format("calibrated ({})", source);
 }
 
+void check_calibration_target(const std::filesystem::path& file) {
+  std::error_code ignored;
+  // The finished file takes the place of what is there, and that may be no folder, device or link.
+  const auto there = std::filesystem::symlink_status(file, ignored);
+  if (std::filesystem::exists(there) && !std::filesystem::is_regular_file(there)) {
+    fail("{}: wanted a new file or a plain one to replace, found something else", file.string());
+  }
+  const std::filesystem::path folder = file.has_parent_path() ? file.parent_path() : ".";
+  if (!std::filesystem::is_directory(folder, ignored)) fail("{}: there is no folder {}", file.string(), folder.string());
+}
+
 void write_calibration(const std::filesystem::path& file, const CalibrationRecord& record) {
   const nlohmann::ordered_json json = {
       {"format", "keel-kv-calibration"},
@@ -66,24 +77,28 @@ void write_calibration(const std::filesystem::path& file, const CalibrationRecor
       {"key_maxima", record.key_maxima},
       {"value_maxima", record.value_maxima},
   };
+  check_calibration_target(file);
   const std::filesystem::path partial = file.string() + ".partial";  // never leave half a file under the real name
   std::ofstream out(partial);
-  out << json.dump(1) << '\n';
+  out << json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
   out.close();
-  std::error_code error;
-  if (out.fail()) fail("{}: could not write the calibration file", file.string());
-  std::filesystem::rename(partial, file, error);
-  if (error) fail("{}: could not write the calibration file: {}", file.string(), error.message());
+  std::error_code error, ignored;
+  if (!out.fail()) std::filesystem::rename(partial, file, error);
+  if (out.fail() || error) {
+    std::filesystem::remove(partial, ignored);
+    fail("{}: could not write the calibration file{}", file.string(), error ? ": " + error.message() : "");
+  }
 }
 
 KvScales read_calibration(const std::filesystem::path& path, const KvGeometry& geometry, const KvFormat& format) {
   const std::string file = path.string();
+  std::error_code ignored;
   std::ifstream in(path);
-  if (!in) fail("{}: no such calibration file", file);
+  if (!in || std::filesystem::is_directory(path, ignored)) fail("{}: no such calibration file", file);
   const nlohmann::json record = nlohmann::json::parse(in, nullptr, false);
   if (record.is_discarded() || !record.is_object()) fail("{}: not a JSON object", file);
-  const nlohmann::json none;
-  if (record.value("format", none) != "keel-kv-calibration" || record.value("version", none) != 1) {
+  if (!record.contains("format") || record["format"] != "keel-kv-calibration" || !record.contains("version") ||
+      record["version"] != 1) {
     fail("{}: wanted \"format\": \"keel-kv-calibration\", \"version\": 1", file);
   }
   const auto number = [&](const char* key) {
@@ -93,7 +108,6 @@ KvScales read_calibration(const std::filesystem::path& path, const KvGeometry& g
     fail("{}: calibrated for {} layers x {} KV heads x {} head dim, the model has {} x {} x {}", file, number("layers"),
          number("kv_heads"), number("head_dim"), geometry.layers, geometry.kv_heads, geometry.head_dim);
   }
-  const nlohmann::json data = record.value("data", none);
   const std::size_t count = geometry.layers * geometry.kv_heads;
   const std::vector<float> key_maxima = read_maxima(record, "key_maxima", count, file);
   const std::vector<float> value_maxima = read_maxima(record, "value_maxima", count, file);
@@ -103,8 +117,9 @@ KvScales read_calibration(const std::filesystem::path& path, const KvGeometry& g
   if (placeholder(key_maxima) || placeholder(value_maxima)) {
     fail("{}: every scale is 1, which is a placeholder and no calibration; leave the file out for unit scales", file);
   }
+  const std::string data = record.contains("data") && record["data"].is_string() ? record["data"] : "?";
   return {ScaleOrigin::calibrated,
-          fmt::format("{}, {} tokens of {}", path.filename().string(), number("tokens"), data.is_string() ? data.get<std::string>() : "?"),
+          fmt::format("{}, {} tokens of {}", path.filename().string(), number("tokens"), data),
           scales_of(key_maxima, format.key),
           scales_of(value_maxima, format.value)};
 }

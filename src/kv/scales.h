@@ -34,6 +34,8 @@ struct CalibrationRecord {
   std::vector<float> key_maxima;    // [layers · kv_heads], of |k| after RoPE
   std::vector<float> value_maxima;
 };
+// Throws Error where write_calibration could not put its file: no folder, or something there that is no plain file.
+void check_calibration_target(const std::filesystem::path& file);
 void write_calibration(const std::filesystem::path& file, const CalibrationRecord& record);
 
 // Throws Error for another geometry, a non-finite or non-positive scale, or a placeholder: all scales exactly 1.

@@ -69,6 +69,8 @@ json parse_json(std::string_view text, const std::string& where) {
 }
 
 std::string read_text_file(const std::filesystem::path& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) fail("{}: wanted a file, found a folder", path.string());
   std::ifstream file(path, std::ios::binary);
   std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   if (!file || file.bad()) fail("{}: cannot be read", path.string());

@@ -4,6 +4,7 @@
 #include <ctime>
 #include <random>
 
+#include "base/error.h"
 #include "server/openai/logprobs.h"
 #include "server/openai/sampling_params.h"
 #include "server/version.h"
@@ -71,6 +72,14 @@ Json choice_json(const Tokenizer& tokenizer, const AnswerPlan& plan, std::size_t
   choice["finish_reason"] = finish_reason(piece.finish);
   choice["stop_reason"] = stop_reason(piece, plan.requests[prompt].sampling);
   return choice;
+}
+
+std::vector<TokenId> encode_text(const Api& api, std::string_view text, EncodeOptions options, const std::string& param) {
+  try {
+    return api.tokenizer.encode(text, options);
+  } catch (const Error& error) {
+    refuse(param, fmt::format("{}: wanted text that the tokenizer can split: {}", param, error.what()));
+  }
 }
 
 void check_model(const Api& api, const std::string& name) {

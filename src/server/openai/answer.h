@@ -63,6 +63,9 @@ std::int64_t fit_context(const Api& api,
                          std::int64_t otherwise,
                          const std::string& prompt_field);
 
+// The tokenizer's ids; text past its limits (the regular expressions have some) is refused for `param`.
+std::vector<TokenId> encode_text(const Api& api, std::string_view text, EncodeOptions options, const std::string& param);
+
 // Throws RequestError (404) unless `name` is served.
 void check_model(const Api& api, const std::string& name);
 

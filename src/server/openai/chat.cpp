@@ -42,7 +42,11 @@ void parse_arguments(Json& message, const std::string& where) {
     Json& function = call["function"];
     if (function.contains("arguments") && function["arguments"].is_string()) {
       const std::string text = function["arguments"].get<std::string>();
-      function["arguments"] = text.empty() ? Json::object() : parse_json(text);
+      try {
+        function["arguments"] = text.empty() ? Json::object() : parse_json(text);
+      } catch (const RequestError& error) {
+        refuse("messages", fmt::format("{}.tool_calls: arguments: {}", where, error.error().message));
+      }
     }
   }
 }
@@ -148,7 +152,7 @@ AnswerPlan read_chat(const Api& api, std::string_view body) {
   // The template writes the special tokens itself.
   const bool add_special = fields.boolean("add_special_tokens").value_or(false);
   const std::string text = render_chat(api, fields);
-  request.prompt = api.tokenizer.encode(text, {.add_special = add_special, .parse_special = true});
+  request.prompt = encode_text(api, text, {.add_special = add_special, .parse_special = true}, "messages");
   if (request.prompt.empty()) refuse("messages", "messages: wanted at least one token, the template made none");
   if (const auto keep = fields.integer("truncate_prompt_tokens", 1);
       keep && static_cast<std::int64_t>(request.prompt.size()) > *keep) {

@@ -25,7 +25,7 @@ Prompt from_ids(const Api& api, const Json& ids) {
 }
 
 Prompt from_text(const Api& api, const std::string& text, bool add_special) {
-  return {api.tokenizer.encode(text, {.add_special = add_special, .parse_special = true}), text};
+  return {encode_text(api, text, {.add_special = add_special, .parse_special = true}, "prompt"), text};
 }
 
 std::vector<Prompt> read_prompts(const Api& api, JsonFields& fields) {

@@ -45,12 +45,12 @@ Json tokenize(const Api& api, std::string_view body) {
   if (const auto model = fields.string("model")) check_model(api, *model);
   std::vector<TokenId> tokens;
   if (const auto text = fields.string("prompt")) {
-    tokens = api.tokenizer.encode(
-        *text, {.add_special = fields.boolean("add_special_tokens").value_or(true), .parse_special = true});
+    tokens = encode_text(
+        api, *text, {.add_special = fields.boolean("add_special_tokens").value_or(true), .parse_special = true}, "prompt");
   } else if (fields.find("messages") != nullptr) {
-    tokens = api.tokenizer.encode(
-        render_chat(api, fields),
-        {.add_special = fields.boolean("add_special_tokens").value_or(false), .parse_special = true});
+    tokens = encode_text(
+        api, render_chat(api, fields),
+        {.add_special = fields.boolean("add_special_tokens").value_or(false), .parse_special = true}, "messages");
   } else {
     refuse("prompt", "prompt: wanted a string, or messages, found neither");
   }
