@@ -26,7 +26,6 @@ test: setup
 	@ninja -C $(BUILD)
 	@tools/fetch-model smollm2 >/dev/null || echo "keel: SmolLM2 could not be fetched; its tests will skip" >&2
 	@ctest --test-dir $(BUILD) --output-on-failure
-	@$(MAKE) --no-print-directory sanitize
 
 # The unit tests again under AddressSanitizer and UndefinedBehaviorSanitizer.
 sanitize: setup
