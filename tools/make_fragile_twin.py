@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes a copy of a model folder whose keys FP8 cannot hold: large constants on two key channels of every KV head.
 
-    python tools/make_fragile_twin.py models/tiny /tmp/twin --bias 100     (numpy and safetensors from PyPI)
+    python tools/make_fragile_twin.py models/tiny twin --bias 100     (numpy and safetensors from PyPI)
 
 Attention barely changes in 16 bits: by default the two slowest-turning RoPE pairs get +b and -b, which add nearly the
 same term to the score of every key. In FP8 the constant takes the bits that the rest of the channel needs. The model must have key
