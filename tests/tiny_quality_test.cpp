@@ -193,6 +193,8 @@ std::pair<std::string, std::string> arithmetic_case(std::uint64_t seed) {
   }
 }
 
+// transformers in f32 answers the same cases 39, 38, 40 times of 40 at 512 to 2,048 tokens and 99 of 100 sums, with the same
+// wrong answers as k16v16: what is missed is the model's, not the cache's.
 TEST(TinyQuality, RetrievesPassKeysAndCountsUnderSixteenBitKeys) {
   if (prose().empty()) GTEST_SKIP() << "no held-out prose: the shared test data (or xz) is absent";
   for (const float key_bias : {0.0f, 300.0f}) {
@@ -211,7 +213,7 @@ TEST(TinyQuality, RetrievesPassKeysAndCountsUnderSixteenBitKeys) {
         int right = 0;
         for (int i = 0; i < 40; ++i) right += answers[i].find(keys[i]) != std::string::npos;
         std::printf("key bias %3.0f  %s  retrieval at %4ld tokens: %d/40\n", key_bias, format, static_cast<long>(length), right);
-        EXPECT_GE(right, 36) << format << " " << length;
+        EXPECT_GE(right, 38) << format << " " << length;
       }
       std::vector<std::vector<TokenId>> prompts;
       for (int i = 0; i < 100; ++i) prompts.push_back(chat(arithmetic_case(i).first));
@@ -223,7 +225,7 @@ TEST(TinyQuality, RetrievesPassKeysAndCountsUnderSixteenBitKeys) {
         if (!equal) std::printf("  %s -> %s\n", arithmetic_case(i).first.c_str(), answers[i].c_str());
       }
       std::printf("key bias %3.0f  %s  arithmetic: %d/100\n", key_bias, format, right);
-      EXPECT_EQ(right, 100) << format;
+      EXPECT_GE(right, 99) << format;
     }
   }
 }
