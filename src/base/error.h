@@ -4,7 +4,9 @@
 //   an ordinary outcome             -> the return type (std::optional, an enum, Result<T>)
 #pragma once
 
+#ifndef __CUDACC__  // nvcc does not take fmt 9: .cu files have check() and throw Error with a ready message
 #include <fmt/format.h>
+#endif
 
 #include <stdexcept>
 #include <string>
@@ -18,11 +20,13 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+#ifndef __CUDACC__
 // Throws Error with a formatted message.
 template <class... Args>
 [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) {
   throw Error(fmt::format(format, std::forward<Args>(args)...));
 }
+#endif
 
 // Ends the process when `condition` is false: a bug in keel, never bad input.
 // (Builtins rather than std::source_location, which the clang that builds the fuzzers does not have.)

@@ -21,22 +21,35 @@ std::int64_t pages_or_fail(const KvLayout& layout, std::int64_t pool_bytes) {
 
 }  // namespace
 
-KvPool::KvPool(const KvLayout& layout, KvScales scales, std::int64_t pool_bytes)
+KvPool::KvPool(const KvLayout& layout, KvScales scales, std::int64_t pool_bytes, PageMemory memory)
     : layout_(layout),
       scales_(std::move(scales)),
       pages_(pages_or_fail(layout, pool_bytes)),
-      keys_(layout.geometry().layers * pages_ * layout.key_page_bytes(), "the key cache"),
-      values_(layout.geometry().layers * pages_ * layout.value_page_bytes(), "the value cache"),
+      memory_(memory),
+      key_bytes_(layout.geometry().layers * pages_ * layout.key_page_bytes()),
+      value_bytes_(layout.geometry().layers * pages_ * layout.value_page_bytes()),
       page_(pages_) {
+  keys_ = static_cast<std::byte*>(memory_.allocate(key_bytes_, "the key cache"));
+  try {
+    values_ = static_cast<std::byte*>(memory_.allocate(value_bytes_, "the value cache"));
+  } catch (...) {
+    memory_.release(keys_, key_bytes_);
+    throw;
+  }
   free_.reserve(pages_);
   for (std::int64_t page = pages_ - 1; page >= 0; --page) free_.push_back(static_cast<PageId>(page));
+}
+
+KvPool::~KvPool() {
+  memory_.release(keys_, key_bytes_);
+  memory_.release(values_, value_bytes_);
 }
 
 KvLayerView KvPool::layer(std::int64_t index) {
   const std::int64_t heads = layout_.geometry().kv_heads;
   return {.layout = &layout_,
-          .keys = keys_.data() + index * pages_ * layout_.key_page_bytes(),
-          .values = values_.data() + index * pages_ * layout_.value_page_bytes(),
+          .keys = keys_ + index * pages_ * layout_.key_page_bytes(),
+          .values = values_ + index * pages_ * layout_.value_page_bytes(),
           .key_scales = scales_.keys.data() + index * heads,
           .value_scales = scales_.values.data() + index * heads};
 }

@@ -20,16 +20,26 @@
 
 namespace keel {
 
+// Where a pool's pages live: the host's aligned memory, or a device's.
+struct PageMemory {
+  void* (*allocate)(std::size_t bytes, const char* what);
+  void (*release)(void* memory, std::size_t bytes);
+};
+inline constexpr PageMemory kHostPageMemory{allocate_aligned, free_aligned};
+
 class KvPool {
  public:
   // As many pages as fit in pool_bytes. Throws Error when that is none.
-  KvPool(const KvLayout& layout, KvScales scales, std::int64_t pool_bytes);
+  KvPool(const KvLayout& layout, KvScales scales, std::int64_t pool_bytes, PageMemory memory = kHostPageMemory);
+  KvPool(const KvPool&) = delete;
+  ~KvPool();
 
   const KvLayout& layout() const { return layout_; }
   const KvScales& scales() const { return scales_; }
   std::int64_t pages() const { return pages_; }
   std::int64_t slots() const { return pages_ * layout_.geometry().page_size; }
-  std::int64_t physical_bytes() const { return keys_.bytes() + values_.bytes(); }
+  std::int64_t physical_bytes() const { return static_cast<std::int64_t>(key_bytes_ + value_bytes_); }
+  // Pointers into the pool's own memory; the scales are the host's.
   KvLayerView layer(std::int64_t index);
 
   std::int64_t available() const;  // pages that allocate() can still give: free and cached
@@ -60,8 +70,10 @@ class KvPool {
   KvLayout layout_;
   KvScales scales_;
   std::int64_t pages_;
-  Buffer<std::byte> keys_;    // [layers][pages][key_page_bytes]
-  Buffer<std::byte> values_;  // [layers][pages][value_page_bytes]
+  PageMemory memory_;
+  std::size_t key_bytes_, value_bytes_;
+  std::byte* keys_ = nullptr;    // [layers][pages][key_page_bytes]
+  std::byte* values_ = nullptr;  // [layers][pages][value_page_bytes]
   std::vector<Page> page_;
   std::vector<PageId> free_;
   std::list<PageId> cached_order_;  // least recently released first

@@ -1,0 +1,67 @@
+// Attention of many query rows on CUDA, three ways (see paged_attention.h for the operation):
+//   plain   a tensor-core kernel that reads the pages: every pair and shape; the named fallback
+//   fresh   whole prompts with nothing cached: cuDNN straight on the activations, whose V has been rounded in place
+//   gather  a cached prefix or a chunk: pages into one bounded workspace in the model's type, then cuDNN with a bottom-right
+//           causal mask; contexts past the workspace in tiles merged by their log-sum-exp
+// All agree within the bound that the test states.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/dtype.h"
+#include "kv/view.h"
+
+namespace keel::cuda {
+
+// On the host: routing needs it there.
+struct PrefillSequence {
+  std::int64_t first_row;  // of q and out
+  std::int64_t rows;       // n >= 1
+  std::int64_t context;    // cached tokens, these rows included
+  std::int64_t table_row;  // of the page table
+};
+
+struct PrefillAttentionArgs {
+  DType dtype;            // f16 or bf16: q, k, v and out
+  const void* q;          // [rows of all sequences, q_stride], H heads of D at the start of each row
+  std::int64_t q_stride;  // elements
+  void* out;              // [rows, out_stride]; must not overlap q; only the sequences' rows are written
+  std::int64_t out_stride;
+  std::int64_t heads;
+  float softmax_scale;
+  KvLayerView kv;         // pages and scales in device memory
+  const std::int32_t* page_table;  // device, [..][page_table_stride]
+  std::int64_t page_table_stride;
+  std::span<const PrefillSequence> sequences;  // host
+  // fresh only: this step's K after RoPE and V as the cache reads them back, rows like q's
+  const void* k = nullptr;  // [rows, kv_stride], G heads of D
+  const void* v = nullptr;
+  std::int64_t kv_stride = 0;
+};
+
+// Owns cuDNN's handle, its plans (built once a shape bucket and kept) and the gather's workspace.
+class PrefillAttention {
+ public:
+  PrefillAttention(const KvLayout& layout, DType dtype, std::int64_t heads, std::int64_t max_rows, std::int64_t workspace_bytes);
+  ~PrefillAttention();
+
+  void plain(cudaStream_t stream, const PrefillAttentionArgs& args);
+  void fresh(cudaStream_t stream, const PrefillAttentionArgs& args);   // every sequence: rows == context
+  void gather(cudaStream_t stream, const PrefillAttentionArgs& args);
+
+  // Empty where the route serves this geometry; else the missing cell, named.
+  std::string plain_refusal() const;
+  std::string native_refusal() const;  // fresh and gather
+  std::int64_t workspace_bytes() const;  // device memory held
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace keel::cuda

@@ -1,0 +1,35 @@
+// One token a row from logits on CUDA: greedy, or temperature with top_k, top_p and min_p in the order and with the draws
+// of engine/sampler.h: the same seed and draw give the CPU's token wherever the two devices' logits are equal.
+// Requests that want penalties, biases or log-probabilities take the host's sampler instead.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "base/dtype.h"
+
+namespace keel::cuda {
+
+struct RowSampling {
+  float temperature;    // 0 = greedy
+  float top_p;          // 1 = all
+  float min_p;          // 0 = all
+  std::int32_t top_k;   // 0 = all
+  std::uint64_t seed;
+  std::uint64_t draw;   // index of the draw: output tokens so far
+};
+
+struct SampleArgs {
+  const float* logits;        // [rows, vocabulary], f32
+  std::int64_t rows;
+  std::int64_t vocabulary;
+  const RowSampling* rows_sampling;  // device, [rows]
+  std::int32_t* tokens;       // device, [rows]; -1 where the logits hold no finite maximum
+  void* workspace;            // sample_workspace(rows, vocabulary) bytes
+};
+
+std::int64_t sample_workspace(std::int64_t rows, std::int64_t vocabulary);
+void sample(cudaStream_t stream, const SampleArgs& args);
+
+}  // namespace keel::cuda
