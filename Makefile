@@ -1,9 +1,13 @@
 # make serve [MODEL=tiny|smollm2|PATH] [PORT=8000] [KV=k16v8]   builds and serves
-# make test                                                     builds and runs every test
+# make test                                                     builds and runs every test (CUDA=1: the CUDA backend too)
 MODEL ?= tiny
 PORT ?= 8000
 KV ?= k16v8
 BUILD ?= build
+# CUDA=1 compiles the CUDA backend, CUDA=0 leaves it out; by default where nvcc and a GPU are found.
+NVCC := $(shell command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
+CUDA ?= $(if $(and $(NVCC),$(shell nvidia-smi -L 2>/dev/null)),1,0)
+CONFIGURE = cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release -DKEEL_CUDA=$(if $(filter 1,$(CUDA)),ON,OFF)
 
 .PHONY: all setup serve test sanitize bench fuzz clean
 all: $(BUILD)/keel
@@ -11,18 +15,16 @@ all: $(BUILD)/keel
 setup:
 	@tools/setup
 
-$(BUILD)/build.ninja: | setup
-	@cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release >/dev/null
-
 .PHONY: $(BUILD)/keel
-$(BUILD)/keel: $(BUILD)/build.ninja | setup
+$(BUILD)/keel: setup
+	@$(CONFIGURE) >/dev/null
 	@ninja -C $(BUILD) keel
 
 serve: $(BUILD)/keel
 	@tools/serve "$(BUILD)/keel" "$(MODEL)" "$(PORT)" "$(KV)"
 
 test: setup
-	@cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release >/dev/null
+	@$(CONFIGURE) >/dev/null
 	@ninja -C $(BUILD)
 	@tools/fetch-model smollm2 >/dev/null || echo "keel: SmolLM2 could not be fetched; its tests will skip" >&2
 	@ctest --test-dir $(BUILD) --output-on-failure
@@ -35,7 +37,7 @@ sanitize: setup
 	@ctest --test-dir $(BUILD)-sanitize --output-on-failure -LE slow
 
 bench: setup
-	@cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release -DKEEL_BENCH=ON >/dev/null
+	@$(CONFIGURE) -DKEEL_BENCH=ON >/dev/null
 	@ninja -C $(BUILD)
 
 fuzz: setup

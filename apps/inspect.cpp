@@ -35,7 +35,7 @@ nlohmann::ordered_json as_json(const Attestation& a) {
           {"kv_cache", short_name(a.format)}, {"key_type", name(a.format.key)}, {"value_type", name(a.format.value)},
           {"scales", a.scales}, {"bytes_per_token", a.bytes_per_token}, {"page_size", a.page_size}, {"pages", a.pages},
           {"slots", a.slots}, {"kv_cache_bytes", a.pool_bytes}, {"scratch_bytes", a.scratch_bytes},
-          {"max_model_len", a.max_model_len}, {"device", "cpu"}, {"cpu_target", a.cpu_target}, {"threads", a.threads}};
+          {"max_model_len", a.max_model_len}, {"device", a.device}, {"cpu_target", a.cpu_target}, {"threads", a.threads}};
 }
 
 void inspect_model(const InspectFlags& flags) {
@@ -60,7 +60,7 @@ void inspect_model(const InspectFlags& flags) {
   row("pages", fmt::format("{} of {} tokens: {} slots, {} bytes allocated", a.pages, a.page_size, a.slots, a.pool_bytes));
   row("longest context", std::to_string(a.max_model_len));
   row("scratch", format_bytes(a.scratch_bytes));
-  row("device", fmt::format("cpu, {} threads, kernels for {}", a.threads, a.cpu_target));
+  row("device", a.device);
 }
 
 }  // namespace

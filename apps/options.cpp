@@ -39,6 +39,14 @@ LoadOptions ModelFlags::load_options() const {
 }
 
 void EngineFlags::add_to(CLI::App& command) {
+  command.add_option("--device", options.device, "auto (CUDA where there is a GPU that keel serves), cpu or cuda")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->capture_default_str();
+  command.add_option("--gpu-memory-utilization", options.gpu_memory_utilization,
+                     "CUDA: share of the device's memory for weights, scratch and KV cache, where the cache's size is not given")
+      ->check(CLI::Range(0.01, 1.0))
+      ->capture_default_str();
+  command.add_flag("--enforce-eager", options.enforce_eager, "CUDA: launch decode steps instead of replaying graphs");
   command.add_option("--kv-cache-dtype", kv_cache_dtype,
                      "k16v16, k16v8, k8v8, k16v4, auto (16 bits), one type for both, or k=TYPE,v=TYPE");
   command.add_option("--cache-type-k", cache_type_k, "Type of cached keys (also -ctk)");
@@ -110,8 +118,7 @@ void print_attestation(const Attestation& a) {
            name(a.format.value), a.scales);
   log_info("KV cache {} in {} pages of {} tokens: {} slots at {} bytes a token; longest context {}",
            format_bytes(a.pool_bytes), a.pages, a.page_size, a.slots, a.bytes_per_token, a.max_model_len);
-  log_info("CPU, {} thread{}, kernels for {}; scratch {}", a.threads, a.threads == 1 ? "" : "s", a.cpu_target,
-           format_bytes(a.scratch_bytes));
+  log_info("{}; scratch {}", a.device, format_bytes(a.scratch_bytes));
 }
 
 std::string render_chat(const ChatTemplate& chat_template, const Tokenizer& tokenizer, Json request) {

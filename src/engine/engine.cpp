@@ -67,8 +67,9 @@ std::int64_t longest_context(const ModelConfig& config, std::int64_t wanted) {
   return wanted > 0 ? wanted : longest;
 }
 
-std::int64_t pool_bytes(const KvLayout& layout, const EngineOptions& options, std::int64_t context) {
+std::int64_t pool_bytes(Device device, const KvLayout& layout, const EngineOptions& options, std::int64_t context) {
   if (options.kv_cache_memory_bytes > 0) return options.kv_cache_memory_bytes;
+  if (device == Device::cuda) return device_cache_bytes(options.gpu_memory_utilization);
   const std::int64_t page_size = layout.geometry().page_size;
   const std::int64_t pages_a_sequence = (context + page_size - 1) / page_size;
   const std::int64_t most = std::min(kDefaultPoolBytes, free_memory_bytes() / 2);
@@ -88,9 +89,10 @@ Engine::Engine(LoadedModel model,
       workers_(options_.threads),
       inbox_(std::make_unique<Inbox>()) {
   check_options(options_);
+  const Device device = choose_device(options_.device);
   const ModelConfig& config = model_.config;
   const KvGeometry geometry{config.layers, config.kv_heads, config.head_dim, options_.block_size};
-  const KvLayout layout(parse_kv_format(options_.kv_cache_dtype, config.dtype), geometry);
+  const KvLayout layout(parse_kv_format(options_.kv_cache_dtype, config.dtype), geometry, page_order(device));
   const auto formats = paged_attention_formats();
   if (std::find(formats.begin(), formats.end(), layout.format()) == formats.end()) {
     fail("KV cache type {}: no attention kernel for this pair; `keel inspect kernels` lists those there are",
@@ -101,7 +103,15 @@ Engine::Engine(LoadedModel model,
                         : read_calibration(options_.kv_scales, geometry, layout.format());
 
   std::int64_t context = longest_context(config, options_.max_model_len);
-  pool_ = std::make_unique<KvPool>(layout, std::move(scales), pool_bytes(layout, options_, context));
+  executor_ = make_executor(device, model_, layout,
+                            {.max_tokens = options_.max_num_batched_tokens,
+                             .max_sequences = options_.max_num_seqs,
+                             .max_logit_rows = std::max(options_.max_num_seqs, kLogitRows),
+                             .max_context = context,
+                             .graphs = !options_.enforce_eager},
+                            workers_);
+  pool_ = std::make_unique<KvPool>(layout, std::move(scales), pool_bytes(device, layout, options_, context), page_memory(device));
+  executor_->bind(*pool_);
   if (pool_->slots() < context) {
     if (options_.max_model_len > 0) {
       fail("--max-model-len {} does not fit the KV cache of {}, which holds {} tokens in {}", context,
@@ -115,8 +125,6 @@ Engine::Engine(LoadedModel model,
     fail("without chunked prefill --max-num-batched-tokens ({}) must be at least --max-model-len ({})",
          options_.max_num_batched_tokens, context);
   }
-  decoder_ = std::make_unique<Decoder>(model_, layout, options_.max_num_batched_tokens,
-                                       std::max(options_.max_num_seqs, kLogitRows), workers_.threads());
   scheduler_ = std::make_unique<Scheduler>(
       *pool_, SchedulerLimits{.max_num_seqs = options_.max_num_seqs,
                               .max_num_batched_tokens = options_.max_num_batched_tokens,
@@ -134,8 +142,9 @@ Engine::Engine(LoadedModel model,
                   .slots = pool_->slots(),
                   .pool_bytes = pool_->physical_bytes(),
                   .weight_bytes = model_.weights.bytes,
-                  .scratch_bytes = decoder_->scratch_bytes(),
+                  .scratch_bytes = executor_->scratch_bytes(),
                   .max_model_len = context,
+                  .device = executor_->description(),
                   .cpu_target = chosen_target(),
                   .threads = workers_.threads()};
   eos_ids_ = config.eos_ids;
@@ -233,8 +242,8 @@ void Engine::step() {
   const Batch batch = scheduler_->next();
   if (!batch.empty()) {
     gather_rows(batch);
-    const std::span<const float> logits = decoder_->forward(Stream{&workers_}, rows_, *pool_);
-    const std::vector<Sampled> sampled = sample_batch(batch, logits);
+    const StepResult result = executor_->forward(rows_, device_samplings(batch));
+    const std::vector<Sampled> sampled = sample_batch(batch, result);
     report_prompts(batch);
     scheduler_->commit(batch);
     count_rows(batch);
@@ -278,27 +287,56 @@ void Engine::gather_rows(const Batch& batch) {
   }
 }
 
+// One a logit row: what a device's own sampler can do for the request, or none when it wants more.
+std::vector<std::optional<DeviceSampling>> Engine::device_samplings(const Batch& batch) const {
+  std::vector<std::optional<DeviceSampling>> samplings;
+  for (const auto& [sequence, tokens, wants_logits] : batch.entries) {
+    if (!wants_logits) continue;
+    const SamplingParams& p = sequence->request->sampling;
+    const bool host = p.logprobs || !p.logit_bias.empty() || p.repetition_penalty != 1 || p.presence_penalty != 0 ||
+                      p.frequency_penalty != 0 || !forbidden(*sequence).empty();
+    if (host) {
+      samplings.push_back(std::nullopt);
+    } else {
+      samplings.push_back(DeviceSampling{.temperature = static_cast<float>(p.temperature), .top_p = static_cast<float>(p.top_p),
+                                         .min_p = static_cast<float>(p.min_p),
+                                         .top_k = static_cast<std::int32_t>(std::clamp<std::int64_t>(p.top_k, 0, model_.config.vocabulary)),
+                                         .seed = sequence->seed, .draw = static_cast<std::uint64_t>(sequence->output_tokens())});
+    }
+  }
+  return samplings;
+}
+
+// What may not be chosen yet: whatever would end the answer before min_tokens.
+std::vector<TokenId> Engine::forbidden(const Sequence& sequence) const {
+  const SamplingParams& params = sequence.request->sampling;
+  if (sequence.output_tokens() >= params.min_tokens) return {};
+  std::vector<TokenId> ids = params.stop_token_ids;
+  ids.insert(ids.end(), eos_ids_.begin(), eos_ids_.end());
+  return ids;
+}
+
 // One result an entry; those that want no logits keep token -1.
-std::vector<Sampled> Engine::sample_batch(const Batch& batch, std::span<const float> logits) {
+std::vector<Sampled> Engine::sample_batch(const Batch& batch, const StepResult& result) {
   std::vector<std::size_t> wanting;
   for (std::size_t i = 0; i < batch.entries.size(); ++i) {
     if (batch.entries[i].wants_logits) wanting.push_back(i);
   }
   std::vector<Sampled> sampled(batch.entries.size());
+  const std::vector<std::optional<DeviceSampling>> on_device = device_samplings(batch);
   const std::size_t vocabulary = model_.config.vocabulary;
   workers_.parallel_for(static_cast<std::int64_t>(wanting.size()), [&](std::int64_t row, int) {
-    const Sequence& sequence = *batch.entries[wanting[row]].sequence;
-    const SamplingParams& params = sequence.request->sampling;
-    std::vector<TokenId> forbidden;
-    if (sequence.output_tokens() < params.min_tokens) {
-      forbidden = params.stop_token_ids;
-      forbidden.insert(forbidden.end(), eos_ids_.begin(), eos_ids_.end());
+    if (!result.tokens.empty() && on_device[row]) {
+      sampled[wanting[row]] = {.token = result.tokens[row], .report = std::nullopt};
+      return;
     }
-    sampled[wanting[row]] = sample({.logits = logits.subspan(row * vocabulary, vocabulary),
-                                    .params = params,
+    const Sequence& sequence = *batch.entries[wanting[row]].sequence;
+    const std::vector<TokenId> never = forbidden(sequence);
+    sampled[wanting[row]] = sample({.logits = result.logits.subspan(row * vocabulary, vocabulary),
+                                    .params = sequence.request->sampling,
                                     .tokens = sequence.tokens,
                                     .prompt_tokens = sequence.prompt_tokens,
-                                    .forbidden = forbidden,
+                                    .forbidden = never,
                                     .seed = sequence.seed});
   });
   return sampled;
@@ -321,8 +359,8 @@ void Engine::report_prompts(const Batch& batch) {
       }
     }
     for (std::size_t done = 0; done < rows.size();) {
-      const std::size_t some = std::min<std::size_t>(rows.size() - done, decoder_->max_logit_rows());
-      const auto logits = decoder_->logits(Stream{&workers_}, std::span(rows).subspan(done, some));
+      const std::size_t some = std::min<std::size_t>(rows.size() - done, executor_->max_logit_rows());
+      const auto logits = executor_->logits(std::span(rows).subspan(done, some));
       std::vector<TokenReport> found(some);
       const std::size_t first = reports.size();
       workers_.parallel_for(static_cast<std::int64_t>(some), [&](std::int64_t row, int) {
@@ -424,6 +462,7 @@ void Engine::publish_stats() {
   stats_.pages_cached = pool_->cached();
   stats_.pages_total = pool_->pages();
   stats_.preemptions = scheduler_->preemptions();
+  stats_.routes = executor_->routes();
 }
 
 }  // namespace keel

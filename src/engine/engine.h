@@ -18,14 +18,18 @@
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
 #include "engine/stats.h"
-#include "model/decoder.h"
+#include "model/executor.h"
 #include "text/tokenizer.h"
 
 namespace keel {
 
 struct EngineOptions {
+  std::string device = "auto";              // auto, cpu or cuda
   std::string kv_cache_dtype = "auto";
-  std::int64_t kv_cache_memory_bytes = 0;   // 0 = enough for max_num_seqs · max_model_len, at most 4 GiB or half of free memory
+  // 0 = CPU: enough for max_num_seqs · max_model_len, at most 4 GiB or half of free memory; CUDA: what gpu_memory_utilization leaves
+  std::int64_t kv_cache_memory_bytes = 0;
+  double gpu_memory_utilization = 0.9;      // CUDA: share of the device's memory for weights, scratch and cache together
+  bool enforce_eager = false;               // CUDA: no graphs
   std::int64_t max_model_len = 0;           // 0 = the model's own, cut to what the pool holds (said aloud)
   std::int64_t max_num_seqs = 64;
   std::int64_t max_num_batched_tokens = 2048;
@@ -51,7 +55,8 @@ struct Attestation {
   KvFormat format;
   std::string scales;  // KvScales::description()
   std::int64_t bytes_per_token, pages, page_size, slots, pool_bytes, weight_bytes, scratch_bytes, max_model_len;
-  std::string cpu_target;  // the kernels' instruction set
+  std::string device;      // executor's description
+  std::string cpu_target;  // the CPU kernels' instruction set
   int threads;
 };
 
@@ -79,7 +84,9 @@ class Engine {
  private:
   void take_submissions();
   void gather_rows(const Batch& batch);
-  std::vector<Sampled> sample_batch(const Batch& batch, std::span<const float> logits);
+  std::vector<std::optional<DeviceSampling>> device_samplings(const Batch& batch) const;
+  std::vector<TokenId> forbidden(const Sequence& sequence) const;
+  std::vector<Sampled> sample_batch(const Batch& batch, const StepResult& result);
   void report_prompts(const Batch& batch);
   void count_rows(const Batch& batch);
   void emit(const Batch& batch, const std::vector<Sampled>& sampled);
@@ -92,7 +99,7 @@ class Engine {
   EngineOptions options_;
   WorkerPool workers_;
   std::unique_ptr<KvPool> pool_;
-  std::unique_ptr<Decoder> decoder_;
+  std::unique_ptr<Executor> executor_;
   std::unique_ptr<Scheduler> scheduler_;
   Attestation attestation_;
   std::vector<TokenId> eos_ids_;

@@ -24,6 +24,7 @@ struct EngineStats {
   std::int64_t prefill_rows = 0;       // rows computed, by kind
   std::int64_t decode_rows = 0;
   std::map<std::string, std::int64_t> finished;  // by reason
+  std::map<std::string, std::int64_t> routes;    // rows of attention by "route: reason"; devices with several routes
 };
 
 }  // namespace keel

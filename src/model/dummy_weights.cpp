@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -21,6 +22,19 @@ std::uint64_t seed_of(std::uint64_t seed, std::string_view name) {
   std::uint64_t hash = 0xcbf29ce484222325u;
   for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
   return random_u64(seed, hash);
+}
+
+// fill(first, last) over [0, count) in pieces of whole words of `step`, on every processor: a large model is gigabytes.
+template <class Fill>
+void fill_in_pieces(std::int64_t count, std::int64_t step, const Fill& fill) {
+  constexpr std::int64_t kWorthAThread = 1 << 20;
+  const std::int64_t most = std::max<std::int64_t>(1, std::thread::hardware_concurrency());
+  const std::int64_t pieces = std::clamp<std::int64_t>(count / kWorthAThread, 1, most);
+  const std::int64_t piece = (count / pieces + step) / step * step;
+  std::vector<std::jthread> threads;
+  for (std::int64_t first = 0; first < count; first += piece) {
+    threads.emplace_back([&fill, first, last = std::min(count, first + piece)] { fill(first, last); });
+  }
 }
 
 class DummySource final : public TensorSource {
@@ -76,15 +90,14 @@ class DummySource final : public TensorSource {
             data + i * 4, pair, static_cast<std::size_t>(std::min<std::int64_t>(2, count - i)) * 4);
       }
     } else {
-      for (std::int64_t i = 0; i < count; i += 4) {
-        const std::uint64_t random = at(i);
-        const std::uint16_t four[] = {steps_[random & 0xffff],
-                                      steps_[random >> 16 & 0xffff],
-                                      steps_[random >> 32 & 0xffff],
-                                      steps_[random >> 48]};
-        std::memcpy(
-            data + i * 2, four, static_cast<std::size_t>(std::min<std::int64_t>(4, count - i)) * 2);
-      }
+      fill_in_pieces(count, 4, [&](std::int64_t first, std::int64_t last) {
+        for (std::int64_t i = first; i < last; i += 4) {
+          const std::uint64_t random = at(i);
+          const std::uint16_t four[] = {steps_[random & 0xffff], steps_[random >> 16 & 0xffff], steps_[random >> 32 & 0xffff],
+                                        steps_[random >> 48]};
+          std::memcpy(data + i * 2, four, static_cast<std::size_t>(std::min<std::int64_t>(4, last - i)) * 2);
+        }
+      });
     }
     const WeightType type = type_ == DType::f32   ? WeightType::f32
                             : type_ == DType::f16 ? WeightType::f16
@@ -125,11 +138,12 @@ class DummySource final : public TensorSource {
   std::byte* random_bits(const std::string& name, std::int64_t bytes) {
     std::byte* data = allocate(bytes);
     const std::uint64_t seed = mix64(seed_of(seed_, name));
-    for (std::int64_t i = 0; i < bytes; i += 8) {
-      const std::uint64_t random = mix64(seed + static_cast<std::uint64_t>(i));
-      std::memcpy(
-          data + i, &random, static_cast<std::size_t>(std::min<std::int64_t>(8, bytes - i)));
-    }
+    fill_in_pieces(bytes, 8, [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t i = first; i < last; i += 8) {
+        const std::uint64_t random = mix64(seed + static_cast<std::uint64_t>(i));
+        std::memcpy(data + i, &random, static_cast<std::size_t>(std::min<std::int64_t>(8, last - i)));
+      }
+    });
     return data;
   }
 

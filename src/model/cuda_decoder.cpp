@@ -1,0 +1,389 @@
+#include "model/cuda_decoder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "device/cuda.h"
+#include "kernels/embed/embed_cuda.h"
+#include "kernels/gemm/gemm_cuda.h"
+#include "kernels/kv_write/kv_write_cuda.h"
+#include "kernels/paged_attention/decode_cuda.h"
+#include "kernels/paged_attention/prefill_cuda.h"
+#include "kernels/rms_norm/rms_norm_cuda.h"
+#include "kernels/sample/sample_cuda.h"
+#include "kernels/silu_mul/silu_mul_cuda.h"
+#include "model/attention_router.h"
+#include "model/cuda_weights.h"
+
+namespace keel::cuda {
+namespace {
+
+// What a kernel reads of a step, in host memory that the device copies from, and where it lands. Sized once; graphs keep the
+// device addresses.
+template <class T>
+struct Staged {
+  PinnedBuffer<T> host;
+  DeviceBuffer<T> device;
+  Staged(std::int64_t size, const char* what)
+      : host(static_cast<std::size_t>(size), what), device(static_cast<std::size_t>(size), what) {}
+  void send(cudaStream_t stream, std::int64_t count) {
+    if (count > 0) copy_to_device(stream, device.data(), host.data(), static_cast<std::size_t>(count));
+  }
+  std::int64_t bytes() const { return device.bytes(); }
+};
+
+// Decode steps are padded to one of these, so that few graphs serve every batch.
+std::vector<std::int64_t> graph_buckets(std::int64_t most) {
+  std::vector<std::int64_t> buckets;
+  for (std::int64_t size = 1; size < most; size = size < 8 ? size * 2 : size < 64 ? size + 8 : size + 32) buckets.push_back(size);
+  buckets.push_back(most);
+  return buckets;
+}
+
+class CudaDecoder final : public Executor {
+ public:
+  CudaDecoder(const LoadedModel& model, const KvLayout& layout, const ExecutorLimits& limits, WorkerPool& workers);
+
+  void bind(KvPool& pool) override;
+  StepResult forward(const StepRows& rows, std::span<const std::optional<DeviceSampling>> sampling) override;
+  std::span<const float> logits(std::span<const std::int64_t> rows) override;
+  std::int64_t max_logit_rows() const override { return limits_.max_logit_rows; }
+  std::int64_t scratch_bytes() const override;
+  std::string description() const override;
+  RouteCounts routes() const override { return routes_; }
+
+ private:
+  void* activations(DeviceBuffer<std::uint16_t>& buffer, std::int64_t first_row = 0, std::int64_t width = 0) {
+    return buffer.data() + first_row * width;
+  }
+  void stage(const StepRows& rows);
+  void replay(const StepRows& rows);
+  // Launches the layers for rows that are staged; `sequences` is the step's, or a graph's bucket of one-row sequences.
+  void launch_layers(std::int64_t tokens, std::int64_t decode_sequences, const AttentionPlan* plan, const StepRows* rows);
+  void attention(std::int64_t layer, std::int64_t decode_sequences, const AttentionPlan* plan, const StepRows* rows);
+  void launch_head(std::int64_t rows, bool all_rows);
+  void product(const GemmWeights& weights, const void* x, std::int64_t tokens, void* out, DType out_type);
+  KvLayerView cache(std::int64_t layer);
+  DecodeAttentionArgs decode_args(std::int64_t layer, std::int64_t sequences);
+  void count_routes(const AttentionPlan& plan, const StepRows& rows);
+
+  const ModelConfig& config_;
+  KvLayout layout_;
+  ExecutorLimits limits_;
+  DType dtype_;
+  DeviceInfo device_;
+  Stream stream_;
+  DeviceWeights weights_;
+  Gemm gemm_;
+  PrefillAttention prefill_;
+  RouteRefusals refusals_;
+  std::int64_t table_stride_;  // pages of the longest context
+  KvPool* pool_ = nullptr;
+  RouteCounts routes_;
+
+  DeviceBuffer<float> rope_table_, key_scales_, value_scales_;
+  DeviceBuffer<std::uint16_t> residual_, normed_, qkv_, attended_, gate_up_, activated_, projected_, head_rows_;
+  DeviceBuffer<float> logits_;
+  DeviceBuffer<std::byte> decode_workspace_, sample_workspace_;
+  Staged<std::int32_t> tokens_, positions_, logit_rows_, contexts_, page_table_;
+  Staged<std::int64_t> slots_;
+  Staged<RowSampling> sampling_;
+  DeviceBuffer<std::int32_t> sampled_;
+  PinnedBuffer<std::int32_t> sampled_host_;
+  PinnedBuffer<float> logits_host_;
+  std::vector<std::int64_t> buckets_;
+  std::map<std::int64_t, StepGraph> graphs_;  // by bucket
+};
+
+CudaDecoder::CudaDecoder(const LoadedModel& model, const KvLayout& layout, const ExecutorLimits& limits, WorkerPool& workers)
+    : config_(model.config),
+      layout_(layout),
+      limits_(limits),
+      dtype_(device_dtype(config_)),
+      device_(find_device().info),
+      weights_(upload_weights(model, dtype_, workers)),
+      gemm_(dtype_, limits.max_tokens, weights_.awq_scratch_elements),
+      prefill_(layout, dtype_, config_.heads, limits.max_tokens, limits.prefill_workspace_bytes),
+      refusals_{.decode = decode_attention_refusal(layout, dtype_, config_.heads), .native = prefill_.native_refusal()},
+      table_stride_((limits.max_context + kCudaPageSize - 1) / kCudaPageSize),
+      rope_table_(limits.max_context * config_.rotary_dim, "the rotary table"),
+      key_scales_(config_.layers * config_.kv_heads, "key scales"),
+      value_scales_(config_.layers * config_.kv_heads, "value scales"),
+      residual_(limits.max_tokens * config_.hidden, "the residual stream"),
+      normed_(limits.max_tokens * config_.hidden, "normalised activations"),
+      qkv_(limits.max_tokens * (config_.heads + 2 * config_.kv_heads) * config_.head_dim, "queries, keys and values"),
+      attended_(limits.max_tokens * config_.heads * config_.head_dim, "attention outputs"),
+      gate_up_(limits.max_tokens * 2 * config_.intermediate, "feed-forward activations"),
+      activated_(limits.max_tokens * config_.intermediate, "feed-forward activations"),
+      projected_(limits.max_tokens * config_.hidden, "projections"),
+      head_rows_(limits.max_logit_rows * config_.hidden, "rows of the head"),
+      logits_(limits.max_logit_rows * config_.vocabulary, "logits"),
+      decode_workspace_(refusals_.decode.empty() ? decode_attention_workspace(layout, config_.heads, limits.max_sequences, 1) : 0,
+                        "decode attention's workspace"),
+      sample_workspace_(sample_workspace(limits.max_logit_rows, config_.vocabulary), "the sampler's workspace"),
+      tokens_(limits.max_tokens, "token ids"),
+      positions_(limits.max_tokens, "positions"),
+      logit_rows_(limits.max_logit_rows, "logit rows"),
+      contexts_(limits.max_sequences, "contexts"),
+      page_table_(limits.max_sequences * table_stride_, "page tables"),
+      slots_(limits.max_tokens, "slots"),
+      sampling_(limits.max_logit_rows, "sampling parameters"),
+      sampled_(limits.max_logit_rows, "sampled tokens"),
+      sampled_host_(limits.max_logit_rows, "sampled tokens"),
+      logits_host_(limits.max_logit_rows * config_.vocabulary, "logits on the host"),
+      buckets_(graph_buckets(std::min(limits.max_sequences, limits.max_logit_rows))) {
+  if (const std::string refusal = prefill_.plain_refusal(); !refusal.empty()) fail("{}", refusal);
+  const DType model_16 = layout.format().key == DType::e4m3 ? layout.format().value : layout.format().key;
+  for (const DType type : {layout.format().key, layout.format().value}) {
+    if (type == DType::f32 || ((type == DType::f16 || type == DType::bf16) && type != dtype_)) {
+      fail("KV cache type {} is not served on CUDA for a model that runs in {}: 16-bit keys and values have the model's own type{}",
+           to_string(layout.format()), name(dtype_), model_16 == dtype_ ? "" : "; pass --dtype to choose it");
+    }
+  }
+  if (!refusals_.decode.empty()) log_warning("{}; decode rows take the plain kernel", refusals_.decode);
+  if (!refusals_.native.empty()) log_warning("{}; prompts take the plain kernel", refusals_.native);
+
+  std::vector<float> table(rope_table_.size());
+  fill_rope_table(table.data(), limits.max_context, config_.rotary_dim, config_.inverse_frequencies.data(), config_.rope_magnitude);
+  copy_to_device(stream_, rope_table_.data(), table.data(), table.size());
+  stream_.synchronize();
+}
+
+void CudaDecoder::bind(KvPool& pool) {
+  check(pool_ == nullptr, "a decoder's pool is bound once: its graphs hold the addresses");
+  pool_ = &pool;
+  copy_to_device(stream_, key_scales_.data(), pool.scales().keys.data(), key_scales_.size());
+  copy_to_device(stream_, value_scales_.data(), pool.scales().values.data(), value_scales_.size());
+  stream_.synchronize();
+}
+
+std::int64_t CudaDecoder::scratch_bytes() const {
+  return rope_table_.bytes() + key_scales_.bytes() + value_scales_.bytes() + residual_.bytes() + normed_.bytes() + qkv_.bytes() +
+         attended_.bytes() + gate_up_.bytes() + activated_.bytes() + projected_.bytes() + head_rows_.bytes() + logits_.bytes() +
+         decode_workspace_.bytes() + sample_workspace_.bytes() + tokens_.bytes() + positions_.bytes() + logit_rows_.bytes() +
+         contexts_.bytes() + page_table_.bytes() + slots_.bytes() + sampling_.bytes() + sampled_.bytes() +
+         gemm_.workspace_bytes() + prefill_.workspace_bytes();
+}
+
+std::string CudaDecoder::description() const {
+  return fmt::format("{}, compute capability {}.{}, {} multiprocessors, driver for CUDA {}, runtime {}", device_.name, device_.major,
+                     device_.minor, device_.multiprocessors, device_.driver, device_.runtime);
+}
+
+KvLayerView CudaDecoder::cache(std::int64_t layer) {
+  KvLayerView view = pool_->layer(layer);
+  view.layout = &layout_;
+  view.key_scales = key_scales_.data() + layer * config_.kv_heads;
+  view.value_scales = value_scales_.data() + layer * config_.kv_heads;
+  return view;
+}
+
+void CudaDecoder::stage(const StepRows& rows) {
+  const auto tokens = static_cast<std::int64_t>(rows.tokens.size()), sequences = static_cast<std::int64_t>(rows.sequences.size());
+  check(tokens <= limits_.max_tokens && sequences <= limits_.max_sequences, "a step's rows must fit the decoder's scratch");
+  std::copy(rows.tokens.begin(), rows.tokens.end(), tokens_.host.data());
+  std::copy(rows.positions.begin(), rows.positions.end(), positions_.host.data());
+  std::copy(rows.slots.begin(), rows.slots.end(), slots_.host.data());
+  std::int64_t most_pages = 0;
+  for (std::int64_t i = 0; i < sequences; ++i) {
+    const AttentionSequence& sequence = rows.sequences[static_cast<std::size_t>(i)];
+    const std::int64_t pages = (sequence.context + kCudaPageSize - 1) / kCudaPageSize;
+    most_pages = std::max(most_pages, pages);
+    contexts_.host.data()[i] = static_cast<std::int32_t>(sequence.context);
+    std::copy_n(sequence.pages, pages, page_table_.host.data() + i * table_stride_);
+  }
+  // One strided copy of the columns in use.
+  check(cudaMemcpy2DAsync(page_table_.device.data(), table_stride_ * 4, page_table_.host.data(), table_stride_ * 4, most_pages * 4,
+                          sequences, cudaMemcpyHostToDevice, stream_),
+        "copy of the page tables");
+}
+
+StepResult CudaDecoder::forward(const StepRows& rows, std::span<const std::optional<DeviceSampling>> sampling) {
+  const ProfileRange range("step");
+  const auto tokens = static_cast<std::int64_t>(rows.tokens.size()), outputs = static_cast<std::int64_t>(rows.logit_rows.size());
+  check(outputs <= limits_.max_logit_rows, "more logit rows than the decoder's scratch holds");
+  check(sampling.empty() || static_cast<std::int64_t>(sampling.size()) == outputs, "a sampling a logit row");
+  stage(rows);
+  const AttentionPlan plan = plan_attention(rows.sequences, refusals_);
+  count_routes(plan, rows);
+  bool host_logits = sampling.empty() && outputs > 0;
+  for (std::int64_t i = 0; i < outputs; ++i) {
+    const std::optional<DeviceSampling> wish = sampling.empty() ? std::nullopt : sampling[static_cast<std::size_t>(i)];
+    host_logits = host_logits || !wish;
+    const DeviceSampling s = wish.value_or(DeviceSampling{.top_p = 1});
+    sampling_.host.data()[i] = {.temperature = s.temperature, .top_p = s.top_p, .min_p = s.min_p, .top_k = s.top_k, .seed = s.seed, .draw = s.draw};
+  }
+  sampling_.send(stream_, outputs);
+
+  const bool decode_only = plan.decode_sequences == static_cast<std::int64_t>(rows.sequences.size()) && outputs == tokens;
+  if (decode_only && limits_.graphs && tokens <= buckets_.back()) {
+    replay(rows);
+  } else {
+    tokens_.send(stream_, tokens);
+    positions_.send(stream_, tokens);
+    slots_.send(stream_, tokens);
+    contexts_.send(stream_, static_cast<std::int64_t>(rows.sequences.size()));
+    launch_layers(tokens, plan.decode_sequences, &plan, &rows);
+    if (outputs > 0) {
+      for (std::int64_t i = 0; i < outputs; ++i) logit_rows_.host.data()[i] = static_cast<std::int32_t>(rows.logit_rows[static_cast<std::size_t>(i)]);
+      logit_rows_.send(stream_, outputs);
+      launch_head(outputs, false);
+    }
+  }
+  if (outputs > 0) {
+    copy_to_host(stream_, sampled_host_.data(), sampled_.data(), static_cast<std::size_t>(outputs));
+    if (host_logits) copy_to_host(stream_, logits_host_.data(), logits_.data(), static_cast<std::size_t>(outputs * config_.vocabulary));
+  }
+  stream_.synchronize();
+  StepResult result;
+  if (host_logits) result.logits = {logits_host_.data(), static_cast<std::size_t>(outputs * config_.vocabulary)};
+  if (!sampling.empty()) result.tokens = {sampled_host_.data(), static_cast<std::size_t>(outputs)};
+  return result;
+}
+
+// A decode step through its bucket's graph; the rows past the step's own are padding that stores and attends to nothing.
+void CudaDecoder::replay(const StepRows& rows) {
+  const auto tokens = static_cast<std::int64_t>(rows.tokens.size());
+  const std::int64_t bucket = *std::lower_bound(buckets_.begin(), buckets_.end(), tokens);
+  for (std::int64_t i = tokens; i < bucket; ++i) {
+    tokens_.host.data()[i] = 0;
+    positions_.host.data()[i] = 0;
+    slots_.host.data()[i] = -1;
+    contexts_.host.data()[i] = 0;
+    sampling_.host.data()[i] = {.temperature = 0, .top_p = 1, .min_p = 0, .top_k = 0, .seed = 0, .draw = 0};
+  }
+  tokens_.send(stream_, bucket);
+  positions_.send(stream_, bucket);
+  slots_.send(stream_, bucket);
+  contexts_.send(stream_, bucket);
+  sampling_.send(stream_, bucket);
+  StepGraph& graph = graphs_[bucket];
+  if (!graph) {
+    const auto launch = [&] {
+      launch_layers(bucket, bucket, nullptr, nullptr);
+      launch_head(bucket, true);
+    };
+    launch();  // once as it is: products choose their algorithms, which a capture may not
+    stream_.synchronize();
+    graph = StepGraph(stream_, launch);
+    return;
+  }
+  graph.launch(stream_);
+}
+
+std::span<const float> CudaDecoder::logits(std::span<const std::int64_t> rows) {
+  const auto count = static_cast<std::int64_t>(rows.size());
+  check(count <= limits_.max_logit_rows, "more logit rows than the decoder's scratch holds");
+  if (count == 0) return {};
+  for (std::int64_t i = 0; i < count; ++i) {
+    logit_rows_.host.data()[i] = static_cast<std::int32_t>(rows[static_cast<std::size_t>(i)]);
+    sampling_.host.data()[i] = {.temperature = 0, .top_p = 1, .min_p = 0, .top_k = 0, .seed = 0, .draw = 0};
+  }
+  logit_rows_.send(stream_, count);
+  sampling_.send(stream_, count);
+  launch_head(count, false);
+  copy_to_host(stream_, logits_host_.data(), logits_.data(), static_cast<std::size_t>(count * config_.vocabulary));
+  stream_.synchronize();
+  return {logits_host_.data(), static_cast<std::size_t>(count * config_.vocabulary)};
+}
+
+void CudaDecoder::product(const GemmWeights& weights, const void* x, std::int64_t tokens, void* out, DType out_type) {
+  const GemmArgs args{.weights = weights, .x = x, .tokens = tokens, .out = out, .out_type = out_type};
+  cudaStreamCaptureStatus capturing;
+  check(cudaStreamIsCapturing(stream_, &capturing), "state of the stream");
+  if (capturing == cudaStreamCaptureStatusNone) gemm_.prepare(stream_, args);
+  gemm_.run(stream_, args);
+}
+
+void CudaDecoder::launch_layers(std::int64_t tokens, std::int64_t decode_sequences, const AttentionPlan* plan, const StepRows* rows) {
+  const std::int64_t hidden = config_.hidden, q_width = config_.heads * config_.head_dim, kv_width = config_.kv_heads * config_.head_dim;
+  const bool round = plan != nullptr && plan->any(Route::fresh);
+  embed(stream_, {.dtype = dtype_, .embedding = weights_.embedding, .tokens = tokens_.device.data(), .out = residual_.data(),
+                  .rows = tokens, .width = hidden});
+  if (decode_sequences > 0) decode_attention_plan(stream_, decode_args(0, decode_sequences));
+  for (std::int64_t index = 0; index < config_.layers; ++index) {
+    const DeviceLayer& layer = weights_.layers[static_cast<std::size_t>(index)];
+    add_rms_norm(stream_, {.dtype = dtype_, .residual = residual_.data(), .added = index == 0 ? nullptr : projected_.data(),
+                           .weight = layer.attention_norm, .out = normed_.data(), .rows = tokens, .width = hidden,
+                           .epsilon = config_.rms_epsilon});
+    product(layer.qkv, normed_.data(), tokens, qkv_.data(), dtype_);
+    rope_write(stream_, {.dtype = dtype_, .q = qkv_.data(), .k = qkv_.data() + q_width, .v = qkv_.data() + q_width + kv_width,
+                         .stride = q_width + 2 * kv_width, .tokens = tokens, .heads = config_.heads, .q_norm = layer.q_norm,
+                         .k_norm = layer.k_norm, .norm_epsilon = config_.rms_epsilon, .rotary_dim = config_.rotary_dim,
+                         .pairs = config_.rope_pairs, .rope_table = rope_table_.data(), .positions = positions_.device.data(),
+                         .slots = slots_.device.data(), .kv = cache(index), .round_v = round});
+    attention(index, decode_sequences, plan, rows);
+    product(layer.o, attended_.data(), tokens, projected_.data(), dtype_);
+    add_rms_norm(stream_, {.dtype = dtype_, .residual = residual_.data(), .added = projected_.data(), .weight = layer.mlp_norm,
+                           .out = normed_.data(), .rows = tokens, .width = hidden, .epsilon = config_.rms_epsilon});
+    product(layer.gate_up, normed_.data(), tokens, gate_up_.data(), dtype_);
+    silu_mul(stream_, {.dtype = dtype_, .gate_up = gate_up_.data(), .out = activated_.data(), .rows = tokens, .width = config_.intermediate});
+    product(layer.down, activated_.data(), tokens, projected_.data(), dtype_);
+  }
+  add_rms_norm(stream_, {.dtype = dtype_, .residual = residual_.data(), .added = projected_.data(), .weight = weights_.final_norm,
+                         .out = normed_.data(), .rows = tokens, .width = hidden, .epsilon = config_.rms_epsilon});
+}
+
+DecodeAttentionArgs CudaDecoder::decode_args(std::int64_t layer, std::int64_t sequences) {
+  const std::int64_t q_width = config_.heads * config_.head_dim;
+  return {.dtype = dtype_, .q = qkv_.data(), .q_stride = q_width + 2 * config_.kv_heads * config_.head_dim, .out = attended_.data(),
+          .out_stride = q_width, .heads = config_.heads, .softmax_scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
+          .kv = cache(layer), .page_table = page_table_.device.data(), .page_table_stride = table_stride_,
+          .contexts = contexts_.device.data(), .sequences = sequences, .rows = 1, .workspace = decode_workspace_.data()};
+}
+
+void CudaDecoder::attention(std::int64_t layer, std::int64_t decode_sequences, const AttentionPlan* plan, const StepRows* rows) {
+  if (decode_sequences > 0) decode_attention(stream_, decode_args(layer, decode_sequences));
+  if (plan == nullptr) return;
+  const std::int64_t q_width = config_.heads * config_.head_dim, kv_width = config_.kv_heads * config_.head_dim;
+  for (const Route route : {Route::fresh, Route::gather, Route::plain}) {
+    std::vector<PrefillSequence> sequences;
+    for (const RoutedSequence& routed : plan->routed) {
+      if (routed.route != route) continue;
+      const AttentionSequence& s = rows->sequences[static_cast<std::size_t>(routed.sequence)];
+      sequences.push_back({.first_row = s.first_row, .rows = s.rows, .context = s.context, .table_row = routed.sequence});
+    }
+    if (sequences.empty()) continue;
+    const PrefillAttentionArgs args{.dtype = dtype_, .q = qkv_.data(), .q_stride = q_width + 2 * kv_width, .out = attended_.data(),
+                                    .out_stride = q_width, .heads = config_.heads,
+                                    .softmax_scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)), .kv = cache(layer),
+                                    .page_table = page_table_.device.data(), .page_table_stride = table_stride_,
+                                    .sequences = sequences, .k = qkv_.data() + q_width, .v = qkv_.data() + q_width + kv_width,
+                                    .kv_stride = q_width + 2 * kv_width};
+    if (route == Route::fresh) prefill_.fresh(stream_, args);
+    if (route == Route::gather) prefill_.gather(stream_, args);
+    if (route == Route::plain) prefill_.plain(stream_, args);
+  }
+}
+
+// Logits and samples of `rows` rows: the staged logit rows, or all rows in order.
+void CudaDecoder::launch_head(std::int64_t rows, bool all_rows) {
+  const void* x = normed_.data();
+  if (!all_rows) {
+    embed(stream_, {.dtype = dtype_, .embedding = normed_.data(), .tokens = logit_rows_.device.data(), .out = head_rows_.data(),
+                    .rows = rows, .width = config_.hidden});
+    x = head_rows_.data();
+  }
+  product(weights_.head, x, rows, logits_.data(), DType::f32);
+  sample(stream_, {.logits = logits_.data(), .rows = rows, .vocabulary = config_.vocabulary, .rows_sampling = sampling_.device.data(),
+                   .tokens = sampled_.data(), .workspace = sample_workspace_.data()});
+}
+
+void CudaDecoder::count_routes(const AttentionPlan& plan, const StepRows& rows) {
+  for (const RoutedSequence& routed : plan.routed) {
+    const std::string key = fmt::format("{}: {}", keel::name(routed.route), routed.reason);
+    routes_[key] += rows.sequences[static_cast<std::size_t>(routed.sequence)].rows;
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Executor> make_decoder(const LoadedModel& model, const KvLayout& layout, const ExecutorLimits& limits, WorkerPool& workers) {
+  return std::make_unique<CudaDecoder>(model, layout, limits, workers);
+}
+
+}  // namespace keel::cuda

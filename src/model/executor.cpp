@@ -1,0 +1,90 @@
+#include "model/executor.h"
+
+#include "base/error.h"
+#include "kernels/cpu_features.h"
+#ifdef KEEL_CUDA
+#include "device/cuda.h"
+#include "model/cuda_decoder.h"
+#endif
+
+namespace keel {
+namespace {
+
+class CpuExecutor final : public Executor {
+ public:
+  CpuExecutor(const LoadedModel& model, const KvLayout& layout, const ExecutorLimits& limits, WorkerPool& workers)
+      : stream_{&workers}, decoder_(model, layout, limits.max_tokens, limits.max_logit_rows, workers.threads()) {}
+
+  void bind(KvPool& pool) override { pool_ = &pool; }
+  StepResult forward(const StepRows& rows, std::span<const std::optional<DeviceSampling>>) override {
+    return {.logits = decoder_.forward(stream_, rows, *pool_), .tokens = {}};
+  }
+  std::span<const float> logits(std::span<const std::int64_t> rows) override { return decoder_.logits(stream_, rows); }
+  std::int64_t max_logit_rows() const override { return decoder_.max_logit_rows(); }
+  std::int64_t scratch_bytes() const override { return decoder_.scratch_bytes(); }
+  std::string description() const override {
+    const int threads = stream_.workers->threads();
+    return fmt::format("CPU, {} thread{}, kernels for {}", threads, threads == 1 ? "" : "s", chosen_target());
+  }
+
+ private:
+  Stream stream_;
+  Decoder decoder_;
+  KvPool* pool_ = nullptr;
+};
+
+}  // namespace
+
+#ifdef KEEL_CUDA
+
+Device choose_device(std::string_view name) {
+  if (name == "cpu") return Device::cpu;
+  const cuda::FoundDevice found = cuda::find_device();
+  if (found.usable) return Device::cuda;
+  if (name == "cuda") fail("--device cuda: {}", found.reason);
+  return Device::cpu;
+}
+
+PageMemory page_memory(Device device) {
+  if (device == Device::cpu) return kHostPageMemory;
+  return {.allocate = [](std::size_t bytes, const char* what) { return cuda::allocate(cuda::MemoryKind::device, bytes, what); },
+          .release = [](void* memory, std::size_t) { cuda::release(cuda::MemoryKind::device, memory); }};
+}
+
+std::int64_t device_cache_bytes(double utilization) {
+  const std::int64_t total = cuda::find_device().info.memory_bytes, in_use = total - cuda::free_device_bytes();
+  const auto allowed = static_cast<std::int64_t>(utilization * static_cast<double>(total));
+  if (allowed <= in_use) {
+    fail("--gpu-memory-utilization {} of {} bytes leaves nothing for the KV cache: {} bytes are in use by the weights, scratch and others",
+         utilization, total, in_use);
+  }
+  return allowed - in_use;
+}
+
+#else
+
+Device choose_device(std::string_view name) {
+  if (name == "cuda") fail("--device cuda: this keel was built without its CUDA backend (nvcc was not found)");
+  return Device::cpu;
+}
+
+PageMemory page_memory(Device) { return kHostPageMemory; }
+std::int64_t device_cache_bytes(double) { return 0; }
+
+#endif
+
+PageOrder page_order(Device device) { return device == Device::cuda ? PageOrder::cuda : PageOrder::cpu; }
+
+std::unique_ptr<Executor> make_executor(Device device,
+                                        const LoadedModel& model,
+                                        const KvLayout& layout,
+                                        const ExecutorLimits& limits,
+                                        WorkerPool& workers) {
+#ifdef KEEL_CUDA
+  if (device == Device::cuda) return cuda::make_decoder(model, layout, limits, workers);
+#endif
+  check(device == Device::cpu, "only builds with CUDA choose it");
+  return std::make_unique<CpuExecutor>(model, layout, limits, workers);
+}
+
+}  // namespace keel

@@ -1,0 +1,81 @@
+// What computes a step's rows: the CPU's Decoder or CUDA's. The engine knows no other difference between devices.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/worker_pool.h"
+#include "kv/pool.h"
+#include "model/decoder.h"
+
+namespace keel {
+
+enum class Device { cpu, cuda };
+
+// "auto" is CUDA where this build has it and the machine a GPU that it serves, else the CPU. Throws Error saying why "cuda" is not to
+// be had.
+Device choose_device(std::string_view name);
+PageOrder page_order(Device device);
+PageMemory page_memory(Device device);
+
+// What a device's own sampler needs of a request; the rest of a request's wishes are the host's.
+struct DeviceSampling {
+  float temperature;   // 0 = greedy
+  float top_p, min_p;
+  std::int32_t top_k;  // 0 = all
+  std::uint64_t seed;
+  std::uint64_t draw;
+};
+
+struct StepResult {
+  std::span<const float> logits;          // [R, vocabulary]; empty when the device sampled every row
+  std::span<const std::int32_t> tokens;   // [R]; empty where the device has no sampler. Rows without DeviceSampling: unspecified
+};
+
+struct ExecutorLimits {
+  std::int64_t max_tokens;      // rows of a step
+  std::int64_t max_sequences;   // of a step
+  std::int64_t max_logit_rows;  // at once
+  std::int64_t max_context;     // tokens of a sequence
+  bool graphs = true;           // CUDA: replay decode steps as graphs
+  std::int64_t prefill_workspace_bytes = std::int64_t{256} << 20;  // CUDA: gathered keys and values
+};
+
+// Rows that went each way through attention, and why those that took a fallback did.
+using RouteCounts = std::map<std::string, std::int64_t>;
+
+// Thread rule: one call at a time.
+class Executor {
+ public:
+  virtual ~Executor() = default;
+
+  // The cache to write and read from now on; it must outlive the executor's last forward. Called once.
+  virtual void bind(KvPool& pool) = 0;
+  // `sampling`: [R], or empty for none. Results are valid until the next call.
+  virtual StepResult forward(const StepRows& rows, std::span<const std::optional<DeviceSampling>> sampling) = 0;
+  // Logits of other rows of the last forward, at most max_logit_rows a call; valid until the next call.
+  virtual std::span<const float> logits(std::span<const std::int64_t> rows) = 0;
+
+  virtual std::int64_t max_logit_rows() const = 0;
+  virtual std::int64_t scratch_bytes() const = 0;
+  virtual std::string description() const = 0;  // "CPU, 2 threads, kernels for AVX3", "NVIDIA H200, …"
+  virtual RouteCounts routes() const { return {}; }
+};
+
+// `model` and `workers` must outlive the executor.
+std::unique_ptr<Executor> make_executor(Device device,
+                                        const LoadedModel& model,
+                                        const KvLayout& layout,
+                                        const ExecutorLimits& limits,
+                                        WorkerPool& workers);
+
+// What the KV cache may take when its user named no size: of the device's memory `utilization`, less what is in use. CUDA only.
+std::int64_t device_cache_bytes(double utilization);
+
+}  // namespace keel
