@@ -1,0 +1,718 @@
+// The decode attention kernel: one template for every pair of key and value types.
+//
+// S^T = K·Q^T and O^T = V^T·P^T by mma.m16n8k16: tokens and dimensions on M = 16, query columns on N = 8. A warp works
+// alone: its lane 0 keeps `stages` pages in flight with bulk copies into the warp's ring of shared memory, all lanes
+// multiply what has landed, and nothing but its own mbarriers is waited for until the warp's slice is done.
+// Fragment layouts below use PTX's names: lane = 4·g + q; columns 2q, 2q+1 of accumulators, column g of B operands.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include "device/cuda.h"
+#include "kernels/paged_attention/decode_cuda_plan.cuh"
+#include "kernels/paged_attention/decode_cuda_ptx.cuh"
+#include "kv/cuda_page.h"
+
+namespace keel::cuda {
+
+inline constexpr unsigned kAllLanes = 0xffffffffu;
+// Before any score is seen; finite, so that a fully masked page gives exp2(-inf) and not NaN.
+inline constexpr float kNoScore = -1.5e38f;
+
+__device__ inline int pages_of(int context) { return (context + kPageTokens - 1) / kPageTokens; }
+
+// Position in a warp's slice: pages [page, last) of the current unit, then `left` pages of the units after it.
+struct Walk {
+  int sequence, unit, context, page, last, left;
+
+  __device__ explicit Walk(const WarpSlice& slice)
+      : sequence(slice.sequence),
+        unit(slice.unit),
+        context(slice.context),
+        page(slice.first_page),
+        last(min(pages_of(slice.context), slice.first_page + slice.pages)),
+        left(slice.pages - (last - page)) {}
+
+  __device__ void next_unit(const DecodeParams& p) {
+    if (++unit == p.units) {
+      unit = 0;
+      do context = p.contexts[++sequence];
+      while (context <= 0);
+    }
+    page = 0;
+    last = min(pages_of(context), left);
+    left -= last;
+  }
+};
+
+// A unit's pages [first, last) as one warp or CTA saw them; none when pages = 0.
+struct PartRange {
+  int sequence, unit, first, last, pages;
+};
+
+template <DecodeConfig kConfig>
+struct DecodeKernel {
+  static constexpr DType kKey = kConfig.key, kValue = kConfig.value;
+  static constexpr int kDim = kConfig.dim, kTiles = kConfig.tiles;
+  static constexpr int kWarps = kConfig.tuning.warps, kStages = kConfig.tuning.stages;
+  static constexpr int kColumns = 8 * kTiles;
+  static constexpr int kSteps = kDim / 16;  // k steps of S, m tiles of O
+  static constexpr int kItems = kTiles * kSteps * 32;  // float4s of an O
+  static constexpr bool kBf16Keys = kKey == DType::bf16;
+  static constexpr bool kBf16Values = kValue == DType::bf16;  // any other value is multiplied as f16, exactly
+  static constexpr int kKeyRow = kDim * bits(kKey) / 8, kValueRow = kDim * bits(kValue) / 8;
+  static constexpr int kPartFloats = kConfig.part_floats();
+  static_assert(kPartFloats * 4 <= kStages * kConfig.stage_bytes(), "a warp's last part is left in its ring");
+  static_assert(kDim % 32 == 0);
+
+  // P is stored 2^kLift too large, so that f16 keeps small weights; a maximum is raised once a weight passes 2^kCeiling
+  // (below f16's 65504). bf16 has f32's range and needs no lift.
+  static constexpr float kLift = kBf16Values ? 0.0f : 10.0f;
+  static constexpr float kCeiling = kLift + 5.0f;
+
+  // Softmax over the tokens a warp has seen. Weights are exp2(score - top); a column's top is the same in all lanes.
+  struct State {
+    float o[kTiles][kSteps][4];
+    float top[kTiles][2];
+    float l[kTiles][2];  // this lane's tokens alone, until finish()
+    float z[kTiles][2];  // Σ weight · zero point, likewise
+  };
+
+  struct Query {
+    std::uint32_t b[kTiles][kSteps][2];
+    float scale[kTiles][2];  // of the scores of this lane's accumulator columns, in log2 units
+  };
+
+  // Dimension that accumulator rows g (half 0) and g + 8 (half 1) of tile i stand for.
+  static __device__ int dimension(int i, int g, int half) {
+    if constexpr (bits(kValue) == 16) return 16 * i + g + 8 * half;
+    if constexpr (bits(kValue) == 8) return 16 * i + 2 * g + half;
+    return 32 * (i / 2) + 4 * g + 2 * (i % 2) + half;
+  }
+
+  // ---- queries ----
+
+  static __device__ void load_query(const DecodeParams& p, int sequence, int unit, int lane, Query& query) {
+    const int g = lane / 4, q = lane % 4;
+    const int kv_head = unit / p.blocks;
+    const float scale = p.scale_log2 * p.key_scales[kv_head];
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const int column = (unit % p.blocks) * kColumns + tile * 8 + g;
+      const bool used = column < p.rows * p.group;
+      const std::int64_t row = std::int64_t{sequence} * p.rows + column / p.group;
+      const auto* from = static_cast<const std::uint16_t*>(p.q) + row * p.q_stride + (kv_head * p.group + column % p.group) * kDim;
+      query.scale[tile][0] = query.scale[tile][1] = scale;
+      if constexpr (bits(kKey) == 16) {
+#pragma unroll
+        for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            query.b[tile][step][half] =
+                used ? *reinterpret_cast<const std::uint32_t*>(from + 16 * step + 8 * half + 2 * q) : 0u;
+          }
+        }
+      } else {
+        // The k index is permuted as the keys' bytes come: k = 2q+e is dimension 4q+e, k = 2q+8+e is 4q+2+e.
+#pragma unroll
+        for (int step = 0; step < kSteps; ++step) {
+          const uint2 four = used ? *reinterpret_cast<const uint2*>(from + 16 * step + 4 * q) : uint2{0, 0};
+          query.b[tile][step][0] = four.x;
+          query.b[tile][step][1] = four.y;
+        }
+        if (p.bf16) narrow_query(query, tile, lane);
+      }
+    }
+  }
+
+  // bf16 queries against e4m3 keys are multiplied as f16: times the power of two that brings the column's largest to
+  // [2^14, 2^15), which the scores' scale takes back. What f16 drops is below 2^-39 of the largest.
+  static __device__ void narrow_query(Query& query, int tile, int lane) {
+    float largest = 0;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float2 two = unpack<true>(query.b[tile][step][half]);
+        largest = fmaxf(largest, fmaxf(fabsf(two.x), fabsf(two.y)));
+      }
+    }
+    largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 1));
+    largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 2));
+    const int exponent = max(static_cast<int>(__float_as_uint(largest) >> 23) - 127, -100);
+    const float factor = __uint_as_float(static_cast<unsigned>(14 - exponent + 127) << 23);
+    const float back = __uint_as_float(static_cast<unsigned>(exponent - 14 + 127) << 23);
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float2 two = unpack<true>(query.b[tile][step][half]);
+        query.b[tile][step][half] = pack<false>(two.x * factor, two.y * factor);
+      }
+    }
+#pragma unroll
+    for (int e = 0; e < 2; ++e) query.scale[tile][e] *= __shfl_sync(kAllLanes, back, (2 * (lane % 4) + e) * 4);
+  }
+
+  // ---- scores ----
+
+  // Row address of this lane in an ldmatrix of tokens 0-7 and 8-15 (lanes 0-7 and 8-15) of a chunk, and of the chunk after
+  // it (lanes 16-31); xor 32·n gives the n-th pair of chunks.
+  static __device__ std::uint32_t chunk_pair(int row_bytes, int lane) {
+    const int slot = lane % 16;
+    return slot * row_bytes + swizzled_chunk(row_bytes, slot, lane / 16) * kCudaChunkBytes;
+  }
+  // The same with the chunk's second half of the pair before the tokens': a transposed 16-bit A operand.
+  static __device__ std::uint32_t chunk_pair_transposed(int row_bytes, int lane) {
+    const int slot = lane % 8 + lane / 16 * 8;
+    return slot * row_bytes + swizzled_chunk(row_bytes, slot, lane / 8 % 2) * kCudaChunkBytes;
+  }
+
+  // s[tile]: tokens g (0, 1) and g + 8 (2, 3), columns 2q and 2q+1.
+  static __device__ void score(std::uint32_t keys, std::uint32_t lane_offset, const Query& query, float (&s)[kTiles][4]) {
+    float even[kTiles][4] = {}, odd[kTiles][4] = {};  // two chains, for latency
+    if constexpr (bits(kKey) == 16) {
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        std::uint32_t a[4];
+        load_matrices(a, keys + (lane_offset ^ (32 * step)));
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile) {
+          multiply_add<kBf16Keys>(step % 2 ? odd[tile] : even[tile], a, query.b[tile][step][0], query.b[tile][step][1]);
+        }
+      }
+    } else {
+#pragma unroll
+      for (int step = 0; step < kSteps; step += 2) {
+        std::uint32_t r[4];
+        load_matrices(r, keys + (lane_offset ^ (16 * step)));
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          std::uint32_t a[4];
+          widen_e4m3(r[2 * half], a[0], a[2]);
+          widen_e4m3(r[2 * half + 1], a[1], a[3]);
+#pragma unroll
+          for (int tile = 0; tile < kTiles; ++tile) {
+            multiply_add<false>(half ? odd[tile] : even[tile], a, query.b[tile][step + half][0], query.b[tile][step + half][1]);
+          }
+        }
+      }
+    }
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) s[tile][j] = even[tile][j] + odd[tile][j];
+    }
+  }
+
+  // ---- softmax ----
+
+  // u4: scale and zero point of tokens g and g + 8. `above`: a power of two (its log2) that the scale does not reach.
+  struct Parameters {
+    float scale[2], zero[2], above[2];
+  };
+  static __device__ Parameters load_parameters(const std::byte* parameters, int lane) {
+    Parameters result;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const auto two = unpack<false>(reinterpret_cast<const std::uint32_t*>(parameters)[lane / 4 + 8 * half]);
+      result.scale[half] = two.x;
+      result.zero[half] = two.y;
+      const int exponent = static_cast<int>(__float_as_uint(two.x) >> 23 & 0xff) - 126;
+      result.above[half] = static_cast<float>(max(exponent, -24));
+    }
+    return result;
+  }
+
+  // Raises the tops to this page's largest and brings what was summed to them. Rare after the first pages.
+  static __device__ void raise_tops(const float (&s)[kTiles][4], const Query& query, const Parameters& parameters, State& state) {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        float largest = fmaxf(s[tile][e] * query.scale[tile][e] + parameters.above[0],
+                              s[tile][2 + e] * query.scale[tile][e] + parameters.above[1]);
+#pragma unroll
+        for (int step = 4; step < 32; step *= 2) largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, step));
+        const float top = fmaxf(state.top[tile][e], largest - kLift);
+        const float factor = exp2_approx(state.top[tile][e] - top);
+        state.top[tile][e] = top;
+        state.l[tile][e] *= factor;
+        state.z[tile][e] *= factor;
+#pragma unroll
+        for (int i = 0; i < kSteps; ++i) {
+          state.o[tile][i][e] *= factor;
+          state.o[tile][i][2 + e] *= factor;
+        }
+      }
+    }
+  }
+
+  // Weights of a page as B operands, each the sum of a high and a low 16-bit part.
+  struct Weights {
+    std::uint32_t high[kTiles][2], low[kTiles][2];
+  };
+
+  static __device__ Weights weigh(const float (&s)[kTiles][4], const Query& query, const Parameters& parameters, State& state) {
+    float x[kTiles][4];
+    bool raise = false;
+    const auto exponents = [&] {
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          x[tile][j] = fmaf(s[tile][j], query.scale[tile][j % 2], -state.top[tile][j % 2]);
+          raise |= x[tile][j] + parameters.above[j / 2] > kCeiling;
+        }
+      }
+    };
+    exponents();
+    if (__any_sync(kAllLanes, raise)) {
+      raise_tops(s, query, parameters, state);
+      exponents();
+    }
+    Weights weights;
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      float w[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        w[j] = exp2_approx(x[tile][j]);
+        state.l[tile][j % 2] += w[j];
+        if constexpr (kValue == DType::u4) {
+          state.z[tile][j % 2] = fmaf(w[j], parameters.zero[j / 2], state.z[tile][j % 2]);
+          w[j] *= parameters.scale[j / 2];
+        }
+      }
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const std::uint32_t high = pack<kBf16Values>(w[2 * half], w[2 * half + 1]);
+        const float2 rounded = unpack<kBf16Values>(high);
+        const std::uint32_t low = pack<kBf16Values>(w[2 * half] - rounded.x, w[2 * half + 1] - rounded.y);
+        weights.high[tile][half] = transposed(high);
+        weights.low[tile][half] = transposed(low);
+      }
+    }
+    return weights;
+  }
+
+  // ---- values ----
+
+  // Every page's product is added to O in f32: the MMA's own accumulation truncates, which thousands of pages would show.
+  static __device__ void add_product(const std::uint32_t (&a)[4], const Weights& weights, int i, State& state) {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      float product[4] = {};
+      multiply_add<kBf16Values>(product, a, weights.low[tile][0], weights.low[tile][1]);
+      multiply_add<kBf16Values>(product, a, weights.high[tile][0], weights.high[tile][1]);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) state.o[tile][i][j] += product[j];
+    }
+  }
+
+  static __device__ void add_values(std::uint32_t values, std::uint32_t lane_offset, const Weights& weights, State& state) {
+    if constexpr (bits(kValue) == 16) {
+#pragma unroll
+      for (int i = 0; i < kSteps; ++i) {
+        std::uint32_t a[4];
+        load_matrices_transposed(a, values + (lane_offset ^ (32 * i)));
+        add_product(a, weights, i, state);
+      }
+    } else if constexpr (bits(kValue) == 8) {
+      // A 16-bit unit is dimensions 2g, 2g+1 of a token; a register holds tokens 2q, 2q+1 of it.
+#pragma unroll
+      for (int i = 0; i < kSteps; i += 2) {
+        std::uint32_t r[4];
+        load_matrices_transposed(r, values + (lane_offset ^ (16 * i)));
+#pragma unroll
+        for (int chunk = 0; chunk < 2; ++chunk) {
+          std::uint32_t a[4];
+          widen_e4m3(__byte_perm(r[2 * chunk], 0, 0x3120), a[0], a[1]);  // even dimensions, odd dimensions
+          widen_e4m3(__byte_perm(r[2 * chunk + 1], 0, 0x3120), a[2], a[3]);
+          add_product(a, weights, i + chunk, state);
+        }
+      }
+    } else {
+      // A 16-bit unit is dimensions 4g..4g+3. A code in f16's lowest bits is the subnormal code · 2^-24, one in bits 4-7
+      // code · 2^-20: the MMA takes them as they are, and finish() brings back the powers.
+#pragma unroll
+      for (int pair = 0; pair < kDim / 64; ++pair) {
+        std::uint32_t r[4];
+        load_matrices_transposed(r, values + (lane_offset ^ (32 * pair)));
+#pragma unroll
+        for (int chunk = 0; chunk < 2; ++chunk) {
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            const std::uint32_t t0 = r[2 * chunk] >> (8 * i), t8 = r[2 * chunk + 1] >> (8 * i);
+            const std::uint32_t a[4] = {t0 & 0x000f000fu, t0 & 0x00f000f0u, t8 & 0x000f000fu, t8 & 0x00f000f0u};
+            add_product(a, weights, (2 * pair + chunk) * 2 + i, state);
+          }
+        }
+      }
+    }
+  }
+
+  // Sums l over the lanes and makes O a sum of weight · value.
+  static __device__ void finish(State& state) {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+#pragma unroll
+        for (int step = 4; step < 32; step *= 2) {
+          state.l[tile][e] += __shfl_xor_sync(kAllLanes, state.l[tile][e], step);
+          if constexpr (kValue == DType::u4) state.z[tile][e] += __shfl_xor_sync(kAllLanes, state.z[tile][e], step);
+        }
+        if constexpr (kValue == DType::u4) {
+#pragma unroll
+          for (int i = 0; i < kSteps; ++i) {
+            state.o[tile][i][e] = fmaf(state.o[tile][i][e], 0x1p24f, state.z[tile][e]);
+            state.o[tile][i][2 + e] = fmaf(state.o[tile][i][2 + e], 0x1p20f, state.z[tile][e]);
+          }
+        }
+      }
+    }
+  }
+
+  // ---- the last page of a context ----
+
+  // Slots at or past the context may hold NaN, and 0 · NaN is NaN: clears their values (u4: scales and zero points).
+  static __device__ void clear_slots(std::byte* values, int first_unused, int lane) {
+    if constexpr (kValue == DType::u4) {
+      auto* parameters = reinterpret_cast<std::uint32_t*>(values + kConfig.value_bytes());
+      if (lane >= first_unused && lane < kPageTokens) parameters[lane] = 0;
+    } else {
+      for (int at = first_unused * kValueRow + 16 * lane; at < kConfig.value_bytes(); at += 16 * 32) {
+        *reinterpret_cast<uint4*>(values + at) = uint4{0, 0, 0, 0};
+      }
+    }
+    fence_copy_engine();
+    __syncwarp();
+  }
+
+  static __device__ void mask(const DecodeParams& p, const Walk& walk, int lane, float (&s)[kTiles][4]) {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int column = walk.unit % p.blocks * kColumns + tile * 8 + 2 * (lane % 4) + j % 2;
+        const int token = walk.page * kPageTokens + lane / 4 + 8 * (j / 2);
+        if (token > walk.context - p.rows + column / p.group || token >= walk.context) s[tile][j] = -INFINITY;
+      }
+    }
+  }
+
+  // ---- results ----
+
+  static __device__ void store_part(float* part, const State& state, int lane) {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+      for (int i = 0; i < kSteps; ++i) {
+        const float(&o)[4] = state.o[tile][i];
+        reinterpret_cast<float4*>(part)[(tile * kSteps + i) * 32 + lane] = float4{o[0], o[1], o[2], o[3]};
+      }
+      if (lane < 4) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int column = tile * 8 + 2 * lane + e;
+          part[kItems * 4 + column] = state.top[tile][e];
+          part[kItems * 4 + kColumns + column] = state.l[tile][e];
+        }
+      }
+    }
+  }
+
+  // One item of a finished unit: the item's place is (tile, i, lane) as in store_part.
+  static __device__ void write_out(const DecodeParams& p, int sequence, int unit, int item, float4 o, float l0, float l1) {
+    const int lane = item % 32, i = item / 32 % kSteps, tile = item / 32 / kSteps;
+    const int g = lane / 4, q = lane % 4;
+    const int kv_head = unit / p.blocks;
+    const float scale = p.value_scales[kv_head];
+    const float value[2][2] = {{o.x, o.z}, {o.y, o.w}};
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const int column = (unit % p.blocks) * kColumns + tile * 8 + 2 * q + e;
+      if (column >= p.rows * p.group) continue;
+      const std::int64_t row = std::int64_t{sequence} * p.rows + column / p.group;
+      auto* to = static_cast<std::uint16_t*>(p.out) + row * p.out_stride + (kv_head * p.group + column % p.group) * kDim;
+      const float l = e ? l1 : l0;
+      const float factor = l == 0 ? 0 : scale / l;  // 0: a row that sees nothing
+      const float low = value[e][0] * factor, high = value[e][1] * factor;
+      const std::uint32_t two = p.bf16 ? pack<true>(low, high) : pack<false>(low, high);
+      if constexpr (bits(kValue) == 16) {
+        to[dimension(i, g, 0)] = static_cast<std::uint16_t>(two);
+        to[dimension(i, g, 1)] = static_cast<std::uint16_t>(two >> 16);
+      } else {
+        *reinterpret_cast<std::uint32_t*>(to + dimension(i, g, 0)) = two;
+      }
+    }
+  }
+
+  static __device__ void write_zeros(const DecodeParams& p) {
+    const int width = p.units / p.blocks * p.group * kDim;
+    for (int sequence = blockIdx.x; sequence < p.sequences; sequence += gridDim.x) {
+      if (p.contexts[sequence] > 0) continue;
+      for (int row = 0; row < p.rows; ++row) {
+        auto* to = static_cast<std::uint16_t*>(p.out) + (std::int64_t{sequence} * p.rows + row) * p.out_stride;
+        for (int at = threadIdx.x; at < width; at += kWarps * 32) to[at] = 0;
+      }
+    }
+  }
+
+  // Merges `count` parts of a unit, one item a thread: stores a part, or the outputs when `to` is null.
+  // part(n): the n-th part's O; top(n), l(n): its columns' values.
+  template <class Part, class Columns>
+  static __device__ void merge(
+      const DecodeParams& p, int sequence, int unit, int count, float* to, const Part& part, const Columns& columns) {
+    for (int item = threadIdx.x; item < kItems; item += kWarps * 32) {
+      const int column = item / 32 / kSteps * 8 + 2 * (item % 4);
+      float top0 = kNoScore, top1 = kNoScore;
+      for (int n = 0; n < count; ++n) {
+        const float* of = columns(n) + column;
+        top0 = fmaxf(top0, of[0]);
+        top1 = fmaxf(top1, of[1]);
+      }
+      float4 o{0, 0, 0, 0};
+      float l0 = 0, l1 = 0;
+#pragma unroll 8
+      for (int n = 0; n < count; ++n) {
+        const float4 more = part(n, item);
+        const float* of = columns(n) + column;
+        const float w0 = exp2_approx(of[0] - top0), w1 = exp2_approx(of[1] - top1);
+        l0 = fmaf(w0, of[kColumns], l0);
+        l1 = fmaf(w1, of[kColumns + 1], l1);
+        o.x = fmaf(w0, more.x, o.x);
+        o.y = fmaf(w1, more.y, o.y);
+        o.z = fmaf(w0, more.z, o.z);
+        o.w = fmaf(w1, more.w, o.w);
+      }
+      if (to == nullptr) {
+        write_out(p, sequence, unit, item, o, l0, l1);
+        continue;
+      }
+      reinterpret_cast<float4*>(to)[item] = o;
+      if (item / 32 % kSteps == 0 && item % 32 < 4) {
+        to[kItems * 4 + column] = top0;
+        to[kItems * 4 + column + 1] = top1;
+        to[kItems * 4 + kColumns + column] = l0;
+        to[kItems * 4 + kColumns + column + 1] = l1;
+      }
+    }
+  }
+
+  static __device__ void run(const DecodeParams& p) {
+    extern __shared__ __align__(128) std::byte ring[];
+    __shared__ __align__(8) std::uint64_t landed[kWarps][kStages];
+    __shared__ PartRange ranges[kWarps][2];  // of each warp: what it left in the workspace, what it left in its ring
+    __shared__ bool is_last[2];
+
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int global_warp = blockIdx.x * kWarps + warp;
+    const WarpSlice slice = p.workspace.slices[global_warp];
+    std::byte* const my_ring = ring + warp * kStages * kConfig.stage_bytes();
+    const std::uint32_t ring_address = shared_address(my_ring), barriers = shared_address(landed[warp]);
+    if (lane < kStages) init_barrier(barriers + 8 * lane);
+    if (lane < 2) ranges[warp][lane].pages = 0;
+    fence_copy_engine();
+    __syncwarp();
+
+    // Copies: lane 0 issues; the 32 page ids ahead lie one a lane.
+    const std::uint64_t policy = p.blocks == 1 ? evict_first_policy() : evict_normal_policy();
+    Walk ahead(slice);
+    int ids = 0, ids_first = 0;
+    const auto fetch_ids = [&] {
+      ids_first = ahead.page;
+      const int page = ahead.page + lane;
+      ids = page < ahead.last ? p.page_table[ahead.sequence * p.page_table_stride + page] : 0;
+    };
+    if (slice.pages > 0) fetch_ids();
+    const auto copy_next = [&](int stage) {
+      if (ahead.page == ahead.last) {
+        if (ahead.left == 0) return;
+        ahead.next_unit(p);
+        fetch_ids();
+      } else if (ahead.page - ids_first == 32) {
+        fetch_ids();
+      }
+      const std::int64_t id = __shfl_sync(kAllLanes, ids, ahead.page - ids_first);
+      if (lane == 0) {
+        const int kv_head = ahead.unit / p.blocks;
+        const std::uint32_t to = ring_address + stage * kConfig.stage_bytes(), barrier = barriers + 8 * stage;
+        const std::byte* values = p.values + id * p.value_page_bytes;
+        expect_bytes(barrier, kConfig.copy_bytes());
+        copy_to_shared(to, p.keys + id * p.key_page_bytes + kv_head * kConfig.key_bytes(), kConfig.key_bytes(), barrier, policy);
+        copy_to_shared(
+            to + kConfig.key_bytes(), values + kv_head * kConfig.value_bytes(), kConfig.value_bytes(), barrier, policy);
+        if constexpr (kConfig.parameter_bytes() > 0) {
+          copy_to_shared(to + kConfig.key_bytes() + kConfig.value_bytes(),
+                         values + p.units / p.blocks * kConfig.value_bytes() + kv_head * kConfig.parameter_bytes(),
+                         kConfig.parameter_bytes(), barrier, policy);
+        }
+      }
+      ++ahead.page;
+    };
+    if (slice.pages > 0) {
+      for (int stage = 0; stage < kStages; ++stage) copy_next(stage);
+    }
+    if constexpr (!kConfig.load_only) write_zeros(p);
+
+    const std::uint32_t key_offset = chunk_pair(kKeyRow, lane);
+    const std::uint32_t value_offset =
+        bits(kValue) == 16 ? chunk_pair_transposed(kValueRow, lane) : chunk_pair(kValueRow, lane);
+    int stage = 0;
+    std::uint32_t parity = 0;
+    if (slice.pages > 0) {
+      for (Walk walk(slice);; walk.next_unit(p)) {
+        const PartRange range{walk.sequence, walk.unit, walk.page, walk.last, pages_of(walk.context)};
+        Query query;
+        State state = {};
+        if constexpr (!kConfig.load_only) load_query(p, walk.sequence, walk.unit, lane, query);
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile) state.top[tile][0] = state.top[tile][1] = kNoScore;
+
+        for (; walk.page < walk.last; ++walk.page) {
+          wait_barrier(barriers + 8 * stage, parity);
+          if constexpr (!kConfig.load_only) {
+            std::byte* const page = my_ring + stage * kConfig.stage_bytes();
+            const std::uint32_t keys = ring_address + stage * kConfig.stage_bytes(), values = keys + kConfig.key_bytes();
+            const int unused = walk.context - walk.page * kPageTokens;
+            if (unused < kPageTokens) clear_slots(page + kConfig.key_bytes(), unused, lane);
+            float s[kTiles][4];
+            score(keys, key_offset, query, s);
+            if (unused - p.rows + 1 < kPageTokens) mask(p, walk, lane, s);
+            Parameters parameters = {};
+            if constexpr (kValue == DType::u4) {
+              parameters = load_parameters(page + kConfig.key_bytes() + kConfig.value_bytes(), lane);
+            }
+            add_values(values, value_offset, weigh(s, query, parameters, state), state);
+          }
+          __syncwarp();
+          copy_next(stage);
+          if (++stage == kStages) {
+            stage = 0;
+            parity ^= 1;
+          }
+        }
+
+        if constexpr (!kConfig.load_only) {
+          finish(state);
+          if (range.first == 0 && range.last == range.pages) {
+#pragma unroll
+            for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+              for (int i = 0; i < kSteps; ++i) {
+                const float(&o)[4] = state.o[tile][i];
+                write_out(p, walk.sequence, walk.unit, (tile * kSteps + i) * 32 + lane, {o[0], o[1], o[2], o[3]},
+                          state.l[tile][0], state.l[tile][1]);
+              }
+            }
+          } else {
+            // Only the last part can lie in the ring: before it, copies for the next unit are on their way.
+            const bool in_ring = walk.left == 0;
+            store_part(in_ring ? reinterpret_cast<float*>(my_ring) : p.workspace.warp_parts + std::int64_t{global_warp} * kPartFloats,
+                       state, lane);
+            if (lane == 0) ranges[warp][in_ring] = range;
+          }
+        }
+        if (walk.left == 0) break;
+      }
+    }
+    if constexpr (kConfig.load_only) return;
+
+    // The CTA's parts in the order of the pages; a run of parts of one unit is merged.
+    __syncthreads();
+    const CtaCuts cuts = p.workspace.cuts[blockIdx.x];
+    float* const cta_parts = p.workspace.cta_parts + std::int64_t{blockIdx.x} * 2 * kPartFloats;
+    const auto warp_part = [&](int n) -> const float* {
+      return n % 2 ? reinterpret_cast<const float*>(ring + n / 2 * kStages * kConfig.stage_bytes())
+                   : p.workspace.warp_parts + (std::int64_t{blockIdx.x} * kWarps + n / 2) * kPartFloats;
+    };
+    PartRange cut[2] = {};  // head and tail
+    for (int n = 0; n < 2 * kWarps;) {
+      const PartRange first = ranges[n / 2][n % 2];
+      if (first.pages == 0) {
+        ++n;
+        continue;
+      }
+      int index[2 * kWarps];
+      int count = 0, end = first.first;
+      for (; n < 2 * kWarps; ++n) {
+        const PartRange more = ranges[n / 2][n % 2];
+        if (more.pages == 0) continue;
+        if (more.sequence != first.sequence || more.unit != first.unit) break;
+        index[count++] = n;
+        end = more.last;
+      }
+      const bool whole = first.first == 0 && end == first.pages;
+      const bool tail = first.first == 0;
+      if (!whole) cut[tail] = first;
+      merge(p, first.sequence, first.unit, count, whole ? nullptr : cta_parts + tail * kPartFloats,
+            [&](int i, int item) { return reinterpret_cast<const float4*>(warp_part(index[i]))[item]; },
+            [&](int i) { return warp_part(index[i]) + kItems * 4; });
+    }
+    if (cuts.head_parts == 0 && cuts.tail_parts == 0) return;
+
+    // The last CTA to arrive at a unit merges it.
+    __syncthreads();
+    if (threadIdx.x < 2) {
+      const bool tail = threadIdx.x == 1;
+      const int parts = tail ? cuts.tail_parts : cuts.head_parts;
+      unsigned* arrivals = p.workspace.arrivals + (tail ? static_cast<int>(blockIdx.x) : cuts.head_owner);
+      __threadfence();
+      is_last[tail] = parts > 0 && atomicAdd(arrivals, 1u) == static_cast<unsigned>(parts - 1);
+      if (is_last[tail]) *arrivals = 0;  // for the next launch
+      __threadfence();
+    }
+    __syncthreads();
+    for (int tail = 0; tail < 2; ++tail) {
+      if (!is_last[tail]) continue;
+      const int owner = tail ? static_cast<int>(blockIdx.x) : cuts.head_owner;
+      const int count = tail ? cuts.tail_parts : cuts.head_parts;
+      const auto part = [&](int n) {
+        return p.workspace.cta_parts + (std::int64_t{owner + n} * 2 + (n == 0)) * kPartFloats;
+      };
+      auto* const columns = reinterpret_cast<float*>(ring);
+      for (int at = threadIdx.x; at < count * 2 * kColumns; at += kWarps * 32) {
+        columns[at] = __ldcg(part(at / (2 * kColumns)) + kItems * 4 + at % (2 * kColumns));
+      }
+      __syncthreads();
+      merge(p, cut[tail].sequence, cut[tail].unit, count, nullptr,
+            [&](int n, int item) { return __ldcg(reinterpret_cast<const float4*>(part(n)) + item); },
+            [&](int n) { return columns + n * 2 * kColumns; });
+      __syncthreads();
+    }
+  }
+};
+
+// Plain parameters: nvcc's host stubs do not take a kernel whose template parameter is a class.
+template <DType kKey, DType kValue, int kDim, int kTiles, int kWarps, int kStages, int kCtasPerSm, bool kLoadOnly>
+__global__ void __launch_bounds__(kWarps * 32, kCtasPerSm) decode_attention_kernel(const __grid_constant__ DecodeParams p) {
+  DecodeKernel<DecodeConfig{kKey, kValue, kDim, kTiles, {kWarps, kStages, kCtasPerSm}, kLoadOnly}>::run(p);
+}
+
+template <DecodeConfig kConfig>
+void launch_decode(cudaStream_t stream, const DecodeParams& params, int ctas) {
+  constexpr DecodeTuning kTuning = kConfig.tuning;
+  constexpr auto kKernel = decode_attention_kernel<kConfig.key, kConfig.value, kConfig.dim, kConfig.tiles, kTuning.warps,
+                                                   kTuning.stages, kTuning.ctas_per_sm, kConfig.load_only>;
+  static const cudaError_t prepared =
+      cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kConfig.ring_bytes());
+  check(prepared, "shared memory of decode attention");
+  kKernel<<<ctas, kTuning.warps * 32, kConfig.ring_bytes(), stream>>>(params);
+  check_launch("decode attention");
+}
+
+// The product's kernel for one key type and any value type that goes with it.
+template <DType kKey, DType kValue>
+void launch_decode_pair(cudaStream_t stream, const DecodeParams& params, int dim, int tiles, int ctas) {
+  if (dim == 128) {
+    tiles == 1 ? launch_decode<decode_config(kKey, kValue, 128, 1)>(stream, params, ctas)
+               : launch_decode<decode_config(kKey, kValue, 128, 2)>(stream, params, ctas);
+  } else {
+    tiles == 1 ? launch_decode<decode_config(kKey, kValue, 64, 1)>(stream, params, ctas)
+               : launch_decode<decode_config(kKey, kValue, 64, 2)>(stream, params, ctas);
+  }
+}
+
+}  // namespace keel::cuda

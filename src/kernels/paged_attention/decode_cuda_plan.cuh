@@ -1,0 +1,119 @@
+// How a step's decode work is spread over the device, and where the pieces of a split context meet.
+//
+// A unit is one KV head of one sequence with up to 8·tiles query columns (column = row · group + head of the group; a
+// second block of columns is a second unit). The units' pages, laid end to end in the order (sequence, unit, page), are
+// cut into equal runs, one a warp. A unit cut between warps of a CTA is merged in shared memory, one cut between CTAs
+// through the workspace by whichever CTA arrives last, always in the order of the pages: the bytes do not depend on timing.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/dtype.h"
+
+namespace keel::cuda {
+
+inline constexpr int kPageTokens = 16;
+
+struct DecodeTuning {
+  int warps;        // a CTA
+  int stages;       // pages in flight a warp
+  int ctas_per_sm;
+};
+
+struct DecodeConfig {
+  DType key, value;
+  int dim;
+  int tiles;  // of 8 query columns
+  DecodeTuning tuning;
+  bool load_only = false;  // copies and waits alone: the roof to measure against
+
+  constexpr int key_bytes() const { return kPageTokens * dim * bits(key) / 8; }  // of a head's share of a page
+  constexpr int value_bytes() const { return kPageTokens * dim * bits(value) / 8; }
+  constexpr int parameter_bytes() const { return value == DType::u4 ? kPageTokens * 4 : 0; }
+  constexpr int copy_bytes() const { return key_bytes() + value_bytes() + parameter_bytes(); }
+  constexpr int stage_bytes() const { return (copy_bytes() + 127) / 128 * 128; }
+  constexpr int ring_bytes() const { return tuning.warps * tuning.stages * stage_bytes(); }
+  // An unfinished softmax: O as the MMA leaves it, then m and l of every column.
+  constexpr int part_floats() const { return tiles * 8 * (dim + 2); }
+};
+
+// The tuning of the product's kernels: what the sweep of decode_cuda_bench found.
+constexpr DecodeConfig decode_config(DType key, DType value, int dim, int tiles) {
+  DecodeConfig config{key, value, dim, tiles, {8, 1, 1}};
+  config.tuning.stages = std::min(8, 216 * 1024 / (8 * config.stage_bytes()));
+  return config;
+}
+
+struct WarpSlice {
+  std::int32_t sequence, unit, first_page, pages;  // of the first unit; `pages` in all
+  std::int32_t context;                            // of `sequence`
+  std::int32_t unused[3];
+};
+
+// A CTA's two possible cuts: `head`, a unit that an earlier CTA (its owner) began, and `tail`, one that it begins itself
+// and a later CTA ends. Parts count the CTAs that share the unit, one after another from the owner; 0 = no such unit.
+struct CtaCuts {
+  std::int32_t head_owner, head_parts, tail_parts, unused;
+};
+
+struct DecodeWorkspace {
+  WarpSlice* slices;         // [ctas · warps]
+  CtaCuts* cuts;             // [ctas]
+  unsigned* arrivals;        // [ctas] of the unit that the CTA owns; 0 between launches
+  std::int64_t* first_page;  // [sequences + 1] in the flattened order
+  float* warp_parts;         // [ctas · warps][part_floats]: units that end inside a warp's slice
+  float* cta_parts;          // [ctas][2][part_floats]: head, tail
+  std::int64_t bytes;
+
+  DecodeWorkspace(void* base, std::int64_t sequences, int ctas, int warps, int part_floats) {
+    std::int64_t used = 0;
+    const auto place = [&](std::int64_t size) {
+      const std::int64_t at = used;
+      used += (size + 255) / 256 * 256;
+      return static_cast<std::byte*>(base) + at;
+    };
+    slices = reinterpret_cast<WarpSlice*>(place(sizeof(WarpSlice) * ctas * warps));
+    cuts = reinterpret_cast<CtaCuts*>(place(sizeof(CtaCuts) * ctas));
+    arrivals = reinterpret_cast<unsigned*>(place(sizeof(unsigned) * ctas));
+    first_page = reinterpret_cast<std::int64_t*>(place(sizeof(std::int64_t) * (sequences + 1)));
+    warp_parts = reinterpret_cast<float*>(place(sizeof(float) * part_floats * ctas * warps));
+    cta_parts = reinterpret_cast<float*>(place(sizeof(float) * part_floats * ctas * 2));
+    bytes = used;
+  }
+};
+
+struct DecodeParams {
+  const void* q;
+  std::int64_t q_stride;
+  void* out;
+  std::int64_t out_stride;
+  bool bf16;  // q and out
+  const std::byte* keys;
+  const std::byte* values;
+  std::int64_t key_page_bytes, value_page_bytes;
+  const float* key_scales;
+  const float* value_scales;
+  const std::int32_t* page_table;
+  std::int64_t page_table_stride;
+  const std::int32_t* contexts;
+  int sequences;
+  int rows;
+  int group;   // query heads a KV head
+  int blocks;  // of 8·tiles columns
+  int units;   // a sequence: kv_heads · blocks; unit = kv_head · blocks + block
+  float scale_log2;  // softmax_scale · log2 e
+  DecodeWorkspace workspace;
+};
+
+void plan_decode(cudaStream_t stream, const DecodeParams& params, int ctas, int warps);
+
+// One file a key type, for compile time. `value`, `dim` and `tiles` must be served.
+void launch_decode_f16_keys(cudaStream_t stream, const DecodeParams& params, DType value, int dim, int tiles, int ctas);
+void launch_decode_bf16_keys(cudaStream_t stream, const DecodeParams& params, DType value, int dim, int tiles, int ctas);
+void launch_decode_e4m3_keys(cudaStream_t stream, const DecodeParams& params, DType value, int dim, int tiles, int ctas);
+
+}  // namespace keel::cuda

@@ -1,0 +1,206 @@
+#include <gtest/gtest.h>
+
+#include "kernels/paged_attention/decode_cuda.h"
+#include "kernels/paged_attention/decode_cuda_scene.h"
+
+namespace keel::cuda {
+namespace {
+
+class DecodeAttentionCuda : public testing::Test {
+ protected:
+  void SetUp() override {
+    const FoundDevice device = find_device();
+    if (!device.usable) GTEST_SKIP() << device.reason;
+  }
+};
+
+std::vector<std::pair<DType, KvFormat>> every_format() {
+  std::vector<std::pair<DType, KvFormat>> formats;
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    for (const DType key : {dtype, DType::e4m3}) {
+      for (const DType value : {dtype, DType::e4m3, DType::u4}) formats.push_back({dtype, {key, value}});
+    }
+  }
+  return formats;
+}
+
+const std::vector<std::int32_t> kLengths = {1, 15, 16, 17, 0, 63, 64, 65, 127, 0, 0, 128, 129, 1000};
+
+void expect_exact(const DecodeShape& shape) {
+  SCOPED_TRACE(describe(shape));
+  DecodeScene scene(shape);
+  DeviceScene device(scene);
+  const auto answer = scene.exact();
+  const auto out = device.run();
+  EXPECT_EQ(scene.compare(out, answer), "");
+  device.poison();
+  EXPECT_EQ(device.run(), out) << "a second run differs";
+}
+
+TEST_F(DecodeAttentionCuda, MatchesTheExactAnswerForEveryFormatDimensionAndGrouping) {
+  std::uint64_t seed = 100;
+  for (const auto& [dtype, format] : every_format()) {
+    for (const int dim : {64, 128}) {
+      for (const int group : {1, 2, 3, 4, 7, 8, 16}) {
+        expect_exact({.dtype = dtype, .format = format, .dim = dim, .group = group, .contexts = kLengths, .seed = seed++});
+      }
+    }
+  }
+}
+
+TEST_F(DecodeAttentionCuda, MatchesForSeveralRowsASequence) {
+  std::uint64_t seed = 300;
+  for (const auto& [dtype, format] : every_format()) {
+    for (const int rows : {2, 8}) {
+      for (const int group : {1, 4, 16}) {
+        expect_exact({.dtype = dtype,
+                      .format = format,
+                      .dim = seed % 2 ? 64 : 128,
+                      .kv_heads = 1,
+                      .group = group,
+                      .rows = rows,
+                      .contexts = {8, 9, 0, 15, 16, 17, 24, 5, 129, 400},
+                      .seed = seed++});
+      }
+    }
+  }
+}
+
+TEST_F(DecodeAttentionCuda, CutsLongContextsWithoutLosingPrecision) {
+  std::uint64_t seed = 400;
+  for (const auto& [dtype, format] : every_format()) {
+    expect_exact({.dtype = dtype, .format = format, .dim = seed % 2 ? 64 : 128, .kv_heads = 1, .contexts = {8191, 3, 8192, 0, 8193}, .seed = seed++});
+  }
+  expect_exact({.kv_heads = 3, .group = 2, .contexts = {40000}, .seed = 500});
+  expect_exact({.kv_heads = 1, .contexts = std::vector<std::int32_t>(700, 33), .seed = 501});
+  expect_exact({.kv_heads = 8, .contexts = std::vector<std::int32_t>(40, 300), .seed = 502});
+}
+
+TEST_F(DecodeAttentionCuda, ServesSequencesThatSharePages) {
+  expect_exact({.contexts = {200, 17, 333, 200, 64}, .seed = 600, .share_pages = true});
+}
+
+TEST_F(DecodeAttentionCuda, SurvivesAdversarialScoresAndValues) {
+  std::uint64_t seed = 700;
+  for (const auto& [dtype, format] : every_format()) {
+    const DecodeShape shape{.dtype = dtype, .format = format, .kv_heads = 1, .contexts = {1200}, .seed = seed++};
+    const auto expect = [&](const char* what, const std::function<void(DecodeScene&, std::int64_t page, int slot, int token, int dim)>& change) {
+      SCOPED_TRACE(describe(shape) + ": " + what);
+      DecodeScene scene(shape);
+      std::fill(scene.q_.begin(), scene.q_.end(), to_bits16(dtype, 1));
+      for (int token = 0; token < 1200; ++token) {
+        for (int dim = 0; dim < shape.dim; ++dim) change(scene, scene.page_of(0, token / 16), token % 16, token, dim);
+      }
+      DeviceScene device(scene);
+      EXPECT_EQ(scene.compare(device.run(), scene.exact()), "");
+    };
+    for (const int huge : {0, 15, 600, 1199}) {
+      expect("one huge key", [&](DecodeScene& scene, std::int64_t page, int slot, int token, int dim) {
+        if (token == huge) scene.set_key(page, 0, slot, dim, 64);  // a score of several hundred among scores near 0
+      });
+    }
+    expect("all scores equal", [](DecodeScene& scene, std::int64_t page, int slot, int, int dim) { scene.set_key(page, 0, slot, dim, 0.25f); });
+    expect("scores over 88", [](DecodeScene& scene, std::int64_t page, int slot, int token, int dim) {
+      scene.set_key(page, 0, slot, dim, dim == 0 ? 16.0f + token % 7 / 16.0f : 16);
+    });
+    expect("rising scores", [](DecodeScene& scene, std::int64_t page, int slot, int token, int dim) {
+      scene.set_key(page, 0, slot, dim, static_cast<float>(token) / 64);
+    });
+    expect("very negative scores", [](DecodeScene& scene, std::int64_t page, int slot, int token, int dim) {
+      scene.set_key(page, 0, slot, dim, dim % 2 ? -100.0f : -64.0f - token % 3);
+    });
+    expect("values at the ends of their range", [&](DecodeScene& scene, std::int64_t page, int slot, int token, int dim) {
+      scene.set_value(page, 0, slot, dim, format.value == DType::u4 ? (token + dim) % 2 * 15.0f : (token + dim) % 2 ? 448.0f : -448.0f);
+    });
+    expect("a maximum with many small weights", [](DecodeScene& scene, std::int64_t page, int slot, int token, int dim) {
+      scene.set_key(page, 0, slot, dim, token == 0 ? 1.25f : 0.0f);  // the others weigh e^-14 each
+    });
+    if (format.value == DType::u4) {
+      expect("scales from the least to the largest f16", [](DecodeScene& scene, std::int64_t page, int slot, int token, int) {
+        const float scales[] = {0, 0x1p-24f, 0x1p-14f, 0.5f, 1000, 4000};
+        const std::uint16_t two[2] = {to_bits16(DType::f16, scales[token % 6]), to_bits16(DType::f16, -scales[(token + 1) % 6])};
+        std::memcpy(scene.value_parameters(page, 0, slot), two, 4);
+      });
+    }
+  }
+}
+
+TEST_F(DecodeAttentionCuda, CheckerCatchesInjectedFaults) {
+  DecodeScene scene({.dtype = DType::f16, .format = {DType::e4m3, DType::e4m3}, .contexts = {600, 100, 33}, .seed = 800});
+  const auto answer = scene.exact();
+  ASSERT_EQ(scene.compare(DeviceScene(scene).run(), answer), "");
+  const auto expect_caught = [&](const char* what, const std::function<void(DecodeScene&)>& fault) {
+    DecodeScene faulty = scene;
+    fault(faulty);
+    EXPECT_NE(scene.compare(DeviceScene(faulty).run(), answer), "") << what;
+  };
+  expect_caught("two page ids exchanged between sequences", [](DecodeScene& s) { std::swap(s.page_of(0, 3), s.page_of(1, 2)); });
+  expect_caught("a last page exchanged within a sequence", [](DecodeScene& s) { std::swap(s.page_of(0, 0), s.page_of(0, 37)); });
+  expect_caught("a token too few", [](DecodeScene& s) { s.contexts_[0] -= 1; });
+  expect_caught("a token too many", [](DecodeScene& s) { s.contexts_[1] += 1; });
+  expect_caught("no value scale", [](DecodeScene& s) { s.value_scales_ = {1, 1}; });
+  expect_caught("no key scale", [](DecodeScene& s) { s.key_scales_ = {1, 1}; });
+  expect_caught("scales of keys and values exchanged", [](DecodeScene& s) { std::swap(s.key_scales_, s.value_scales_); });
+  expect_caught("one value byte", [](DecodeScene& s) { s.value_row(s.page_of(2, 1), 1, 4)[9] ^= 0x08; });
+  EXPECT_NE(scene.compare(DeviceScene(scene).run(), scene.exact(true)), "") << "heads grouped as h % kv_heads";
+}
+
+TEST_F(DecodeAttentionCuda, ReplaysACapturedLaunchForOtherContextsAndPages) {
+  for (const KvFormat& format : {KvFormat{DType::f16, DType::e4m3}, KvFormat{DType::e4m3, DType::u4}}) {
+    DecodeScene scene({.format = format, .contexts = {3000, 40, 17, 1, 513, 16}, .seed = 900});
+    DeviceScene device(scene);
+    const StepGraph graph(device.stream_, [&] { device.launch(); });
+    const std::vector<std::vector<std::int32_t>> steps = {
+        {3000, 40, 17, 1, 513, 16}, {1, 0, 0, 0, 0, 0}, {2999, 33, 0, 1, 500, 0}, {0, 0, 0, 0, 0, 0}, {48, 40, 2, 0, 16, 16}};
+    for (const auto& contexts : steps) {
+      DecodeScene now = scene;
+      now.contexts_ = contexts;
+      for (std::int64_t i = 0; i < 60; ++i) std::swap(now.page_of(0, i), now.page_of(0, 186 - i));
+      device.set_tables(now.table_, now.contexts_);
+      device.poison();
+      graph.launch(device.stream_);
+      const auto out = device.read();
+      EXPECT_EQ(now.compare(out, now.exact()), "");
+      for (int replay = 0; replay < 20; ++replay) {
+        graph.launch(device.stream_);
+        ASSERT_EQ(device.read(), out) << "replay " << replay;
+      }
+    }
+  }
+}
+
+TEST(DecodeAttentionCudaContract, RefusesByNameWhatItDoesNotServe) {
+  const auto refusal = [](KvFormat format, KvGeometry geometry, DType dtype, std::int64_t heads, PageOrder order = PageOrder::cuda) {
+    return decode_attention_refusal(KvLayout(format, geometry, order), dtype, heads);
+  };
+  const KvGeometry served{1, 8, 128, 16};
+  EXPECT_EQ(refusal({DType::f16, DType::e4m3}, served, DType::f16, 32), "");
+  EXPECT_EQ(refusal({DType::bf16, DType::u4}, served, DType::bf16, 128), "");
+  EXPECT_EQ(refusal({DType::f16, DType::e4m3}, served, DType::bf16, 32),
+            "decode attention on CUDA: keys in f16 with queries in bf16, wanted the queries' type or fp8_e4m3");
+  EXPECT_EQ(refusal({DType::e4m3, DType::f32}, served, DType::f16, 32),
+            "decode attention on CUDA: values in f32 with queries in f16, wanted the queries' type, fp8_e4m3 or u4");
+  EXPECT_EQ(refusal({DType::f16, DType::f16}, {1, 8, 96, 16}, DType::f16, 32), "decode attention on CUDA: head dim 96, wanted 64 or 128");
+  EXPECT_EQ(refusal({DType::f16, DType::f16}, served, DType::f32, 32), "decode attention on CUDA: queries in f32, wanted f16 or bf16");
+  EXPECT_EQ(refusal({DType::f16, DType::f16}, served, DType::f16, 200),
+            "decode attention on CUDA: 200 heads over 8 KV heads, wanted a whole ratio up to 16");
+  EXPECT_EQ(refusal({DType::f16, DType::f16}, served, DType::f16, 32, PageOrder::cpu),
+            "decode attention on CUDA: pages in the CPU's order, wanted CUDA's");
+}
+
+TEST(DecodeAttentionCudaContract, TestsOwnIndexerAgreesWithTheLayout) {
+  for (const DType type : {DType::f16, DType::e4m3, DType::u4}) {
+    for (const int dim : {64, 128}) {
+      DecodeScene scene({.format = {type == DType::u4 ? DType::f16 : type, type}, .dim = dim, .contexts = {16}});
+      for (int slot = 0; slot < 16; ++slot) {
+        for (int d = 0; d < dim; ++d) {
+          EXPECT_EQ(scene.value_row(0, 1, slot) + scene.byte_of(type, slot, d) - scene.values_.data(),
+                    scene.layout_.value_element(1, slot, d) * bits(type) / 8);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace keel::cuda
