@@ -1,0 +1,12 @@
+#include "kernels/paged_attention/prefill_cuda_plain.cuh"
+
+namespace keel::cuda::plain {
+
+void launch_bf16(cudaStream_t stream, const PlainParameters& p, std::int64_t head_dim) {
+  launch<__nv_bfloat16, __nv_bfloat16>(stream, p, head_dim);
+}
+void launch_bf16_f16(cudaStream_t stream, const PlainParameters& p, std::int64_t head_dim) {
+  launch<__nv_bfloat16, __half>(stream, p, head_dim);
+}
+
+}  // namespace keel::cuda::plain
