@@ -63,7 +63,7 @@ struct Bench {
     fill_random(stream, x.data(), DType::f16, x.bytes() / 2, 2);
     // Scales: any half with a zero of 0 … 15 above it.
     std::vector<std::uint32_t> rows(scales.size() / 4);
-    for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = 0x2c00 + i % 97 | (i * 7 % 16) << 16;
+    for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<std::uint32_t>((0x2c00 + i % 97) | (i * 7 % 16) << 16);
     copy_to_device(stream, scales.data(), reinterpret_cast<const std::byte*>(rows.data()), scales.size());
     stream.synchronize();
   }

@@ -5,6 +5,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <cstddef>
 #include <cstdint>
 
 namespace keel::cuda::ptx {
@@ -106,6 +107,18 @@ __device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.al
 template <int kPending>
 __device__ inline void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+// The compiler may not move the use of registers that wgmma reads or writes across this.
+template <std::size_t kCount>
+__device__ inline void pin(float (&registers)[kCount]) {
+#pragma unroll
+  for (float& r : registers) asm volatile("" : "+f"(r)::"memory");
+}
+template <std::size_t kCount>
+__device__ inline void pin(u32 (&registers)[kCount]) {
+#pragma unroll
+  for (u32& r : registers) asm volatile("" : "+r"(r)::"memory");
 }
 
 // d[64 rows of W][kTokens] (+)= W tile · x tile of 16 columns; W in shared memory, or in registers (the m16n8k16 fragment of each warp's 16 rows).

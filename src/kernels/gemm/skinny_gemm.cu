@@ -199,7 +199,10 @@ __global__ void __launch_bounds__(max_warpgroups(kTokens) * 128 + 32, 1)
           const u32 words[8] = {codes[0].x, codes[0].y, codes[0].z, codes[0].w, codes[1].x, codes[1].y, codes[1].z, codes[1].w};
           u32 a[8][4];
 #pragma unroll
-          for (int i = 0; i < 8; ++i) zeros.subtract(words[i], a[i]);
+          for (int i = 0; i < 8; ++i) {
+            zeros.subtract(words[i], a[i]);
+            ptx::pin(a[i]);
+          }
           float group_sum[kTokens / 2];
           ptx::wgmma_fence();
 #pragma unroll
@@ -209,6 +212,7 @@ __global__ void __launch_bounds__(max_warpgroups(kTokens) * 128 + 32, 1)
           }
           ptx::wgmma_commit();
           ptx::wgmma_wait<0>();
+          ptx::pin(group_sum);
           const float scale_g = __half2float(__ushort_as_half(static_cast<unsigned short>(row_g & 0xffff)));
           const float scale_g8 = __half2float(__ushort_as_half(static_cast<unsigned short>(row_g8 & 0xffff)));
 #pragma unroll
@@ -228,6 +232,7 @@ __global__ void __launch_bounds__(max_warpgroups(kTokens) * 128 + 32, 1)
           if (block > 0 && lane == 0) ptx::barrier_arrive(empty + (step - 1) % p.stages * 8);
         }
         ptx::wgmma_wait<0>();
+        ptx::pin(sum);
         if (lane == 0) ptx::barrier_arrive(empty + (step - 1) % p.stages * 8);
       }
 
