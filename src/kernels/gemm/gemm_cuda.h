@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/dtype.h"
@@ -36,12 +37,16 @@ struct GemmArgs {
 
 class Gemm {
  public:
-  // `max_tokens`: most rows of any product; `scratch_elements`: the largest N · K of the AWQ matrices, 0 for none.
-  Gemm(DType dtype, std::int64_t max_tokens, std::int64_t scratch_elements);
+  // `max_tokens`: most rows of any product; `scratch_elements`: the largest N · K of the AWQ matrices, 0 for none. What
+  // `prepare` measured is kept in the file `cache_path` for the same GPU, driver and library; empty: nowhere.
+  Gemm(DType dtype, std::int64_t max_tokens, std::int64_t scratch_elements, std::string cache_path = {});
   ~Gemm();
 
-  void run(cudaStream_t stream, const GemmArgs& args);  // capturable once prepared
-  // Chooses and times algorithms for this matrix at this M now, so that no capture or timed run does.
+  // Capturable once prepared. The weights and the bias must not be what the kernel just before in the stream writes: they are
+  // read before it ends.
+  void run(cudaStream_t stream, const GemmArgs& args);
+  // Times the kernels that can do this product, at this M and all down to half of it, and keeps the fastest, so that no capture or
+  // timed run does. Waits for the stream; overwrites `out`; wants some 250 MB of device memory while it runs, and does with less.
   void prepare(cudaStream_t stream, const GemmArgs& args);
   std::int64_t workspace_bytes() const;  // device memory held
 
@@ -49,6 +54,8 @@ class Gemm {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+std::string default_gemm_cache();  // in XDG_CACHE_HOME or ~/.cache; empty where there is neither
 
 // AWQ matrices (of one fused group, equal K) -> host buffers in the kernel's order, to be copied to the device.
 struct PackedAwq {

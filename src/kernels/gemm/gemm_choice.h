@@ -1,0 +1,34 @@
+// Which kernel does a product: measured once, kept in memory and in a file.
+#pragma once
+
+#include <cublasLt.h>
+
+#include <map>
+#include <optional>
+#include <string>
+
+#include "kernels/gemm/skinny_gemm.h"
+
+namespace keel::cuda {
+
+// `skinny` where it has warpgroups, `launch_tokens` rows of x at a time; else cuBLASLt's algorithm (AWQ: on the expanded weights).
+struct GemmChoice {
+  SkinnyPlan skinny;
+  std::int64_t launch_tokens = 0;
+  cublasLtMatmulAlgo_t algorithm = {};
+};
+
+std::string choice_key(const GemmArgs& args);  // the shape, with tokens rounded up to the next power of two
+
+class GemmChoices {
+ public:
+  explicit GemmChoices(std::string path);  // empty: no file
+  const GemmChoice* find(const std::string& key) const;
+  void add(const std::string& key, const GemmChoice& choice);  // a file that cannot be written costs a measurement next time
+
+ private:
+  std::string path_, device_;  // device_: GPU, driver and library, the beginning of a line
+  std::map<std::string, GemmChoice> choices_;
+};
+
+}  // namespace keel::cuda

@@ -1,0 +1,202 @@
+#include "kernels/gemm/gemm_cuda.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "base/error.h"
+#include "device/cuda.h"
+#include "kernels/gemm/gemm_choice.h"
+#include "kernels/gemm/gemm_kernels.h"
+#include "kernels/gemm/library_gemm.h"
+#include "kernels/gemm/skinny_gemm.h"
+
+namespace keel::cuda {
+namespace {
+
+constexpr int kAlgorithms = 12;                            // of cuBLASLt that are timed
+constexpr std::int64_t kMostSkinnyTokens = 256;            // past which AWQ is surely expanded
+constexpr std::int64_t kRotationBytes = 200 << 20;         // of weights between two uses of the same: more than the L2 holds
+constexpr std::int64_t kMostRandomBytes = 512 << 20;       // of x
+
+bool is_awq(const GemmArgs& args) { return args.weights.packed != nullptr; }
+
+GemmArgs first_tokens(GemmArgs args, std::int64_t tokens) {
+  args.tokens = std::min(args.tokens, tokens);
+  return args;
+}
+
+// Launches of `launch_tokens` rows of x each.
+void run_skinny(cudaStream_t stream, const GemmArgs& args, const GemmChoice& choice) {
+  for (std::int64_t first = 0; first < args.tokens; first += choice.launch_tokens) {
+    GemmArgs part = args;
+    part.tokens = std::min(choice.launch_tokens, args.tokens - first);
+    part.x = static_cast<const std::byte*>(args.x) + first * args.weights.columns * 2;
+    part.out = static_cast<std::byte*>(args.out) + first * args.weights.rows * bits(args.out_type) / 8;
+    skinny_gemm(stream, part, choice.skinny);
+  }
+}
+
+// Every way that keel's own kernel can do it, the likely best first.
+std::vector<GemmChoice> skinny_choices(const GemmArgs& args) {
+  std::vector<GemmChoice> choices;
+  if (args.tokens > (is_awq(args) ? kMostSkinnyTokens : kSkinnyTokens)) return choices;
+  for (std::int64_t launch = kSkinnyTokens; launch >= 8; launch /= 2) {
+    if (launch < kSkinnyTokens && launch >= args.tokens) continue;  // the same as one launch of 64
+    for (const SkinnyPlan& plan : skinny_plans(first_tokens(args, launch))) choices.push_back({.skinny = plan, .launch_tokens = launch});
+    if (!choices.empty()) break;
+  }
+  return choices;
+}
+
+}  // namespace
+
+std::int64_t GemmWeights::bytes() const {
+  const std::int64_t bias_bytes = bias != nullptr ? rows * 2 : 0;
+  if (packed == nullptr) return rows * columns * 2 + bias_bytes;
+  const std::int64_t padded = (rows + kAwqTileRows - 1) / kAwqTileRows * kAwqTileRows;
+  return padded * columns / 2 + padded * (columns / kAwqGroup) * 4 + bias_bytes;
+}
+
+struct Gemm::State {
+  DType dtype;
+  std::int64_t max_tokens;
+  LibraryGemm library;
+  DeviceBuffer<std::uint16_t> scratch;
+  GemmChoices choices;
+
+  void check_args(const GemmArgs& args) const {
+    const GemmWeights& w = args.weights;
+    keel::check(w.dtype == dtype && (args.out_type == dtype || args.out_type == DType::f32), "gemm: f16 or bf16 as constructed; out the same or f32");
+    keel::check(args.tokens >= 0 && args.tokens <= max_tokens, "gemm: tokens within max_tokens");
+    keel::check(w.rows > 0 && w.columns > 0 && (w.dense != nullptr) != (w.packed != nullptr), "gemm: weights are dense or AWQ");
+    if (!is_awq(args)) return;
+    keel::check(w.columns % kAwqGroup == 0 && w.group_scales != nullptr, "gemm: AWQ has groups of 128 columns and their scales");
+    keel::check(w.rows * w.columns <= static_cast<std::int64_t>(scratch.size()), "gemm: scratch_elements covers the AWQ matrix");
+  }
+
+  bool run_library(cudaStream_t stream, GemmArgs args, const cublasLtMatmulAlgo_t& algorithm) {
+    if (is_awq(args)) {
+      expand_awq(stream, args.weights, scratch.data());
+      args.weights.dense = scratch.data();
+    }
+    return library.run(stream, args, algorithm);
+  }
+  std::vector<cublasLtMatmulAlgo_t> algorithms(GemmArgs args, int count) {
+    if (is_awq(args)) args.weights.dense = scratch.data();
+    return library.algorithms(args, count);
+  }
+
+  bool run(cudaStream_t stream, const GemmArgs& args, const GemmChoice& choice) {
+    if (choice.skinny.warpgroups == 0) return run_library(stream, args, choice.algorithm);
+    run_skinny(stream, args, choice);
+    return true;
+  }
+
+  // Without a measurement.
+  GemmChoice guess(const GemmArgs& args) {
+    if (const auto skinny = skinny_choices(args); !skinny.empty() && args.tokens <= 2 * kSkinnyTokens) return skinny.front();
+    return {.algorithm = algorithms(args, 1).front()};
+  }
+
+  GemmChoice measure(cudaStream_t stream, const GemmArgs& args);
+};
+
+// Microseconds of one of `launches` in a graph; none where it cannot run.
+static std::optional<double> time_of(cudaStream_t stream, int copies, const std::function<bool(int)>& run) {
+  Event begin, end;
+  begin.record(stream);
+  if (!run(0)) return std::nullopt;
+  end.record(stream);
+  const double once = end.milliseconds_since(begin);
+  const int launches = std::clamp(static_cast<int>(0.4 / once), 1, 24);
+  const StepGraph graph(stream, [&] {
+    for (int i = 0; i < launches; ++i) run(i % copies);
+  });
+  std::vector<double> times;
+  graph.launch(stream);
+  for (int i = 0; i < 5; ++i) {
+    begin.record(stream);
+    graph.launch(stream);
+    end.record(stream);
+    times.push_back(end.milliseconds_since(begin) * 1e3 / launches);
+  }
+  std::nth_element(times.begin(), times.begin() + 2, times.end());
+  return times[2];
+}
+
+GemmChoice Gemm::State::measure(cudaStream_t stream, const GemmArgs& given) {
+  GemmArgs args = given;
+  const GemmWeights& w = given.weights;
+  // Random x, and for few tokens copies of the weights in turn, as far as memory goes.
+  DeviceBuffer<std::uint16_t> x;
+  DeviceBuffer<std::byte> pool;
+  const std::int64_t x_elements = args.tokens * w.columns;
+  const std::int64_t code_bytes = is_awq(args) ? (w.rows + 63) / 64 * 64 * w.columns / 2 : w.rows * w.columns * 2;
+  const std::int64_t stride = (code_bytes + 255) / 256 * 256;
+  std::int64_t copies = args.tokens > 512 ? 1 : std::clamp<std::int64_t>(kRotationBytes / code_bytes + 1, 1, 24);
+  if (x_elements * 2 <= kMostRandomBytes && free_device_bytes() > x_elements * 2 + kRotationBytes / 4) {
+    x = DeviceBuffer<std::uint16_t>(static_cast<std::size_t>(x_elements), "x of a measurement");
+    fill_random(stream, x.data(), dtype, x_elements, 1);
+    args.x = x.data();
+  }
+  if (copies > 1 && free_device_bytes() > copies * stride + kRotationBytes / 4) {
+    pool = DeviceBuffer<std::byte>(static_cast<std::size_t>(copies * stride), "weights of a measurement");
+    for (std::int64_t i = 0; i < copies; ++i) {
+      cuda::check(cudaMemcpyAsync(pool.data() + i * stride, is_awq(args) ? w.packed : w.dense, static_cast<std::size_t>(code_bytes),
+                                  cudaMemcpyDeviceToDevice, stream),
+                  "copy of the weights");
+    }
+  } else {
+    copies = 1;
+  }
+  cuda::check(cudaStreamSynchronize(stream), "wait before a measurement");
+
+  std::vector<GemmChoice> candidates = skinny_choices(args);
+  for (const auto& algorithm : algorithms(args, kAlgorithms)) candidates.push_back({.algorithm = algorithm});
+  GemmChoice best;
+  double best_time = 0;
+  for (const GemmChoice& candidate : candidates) {
+    const auto time = time_of(stream, static_cast<int>(copies), [&](int copy) {
+      GemmArgs turned = args;
+      if (pool.size() != 0) (is_awq(args) ? turned.weights.packed : turned.weights.dense) = pool.data() + copy * stride;
+      return run(stream, turned, candidate);
+    });
+    if (time && (best_time == 0 || *time < best_time)) {
+      best = candidate;
+      best_time = *time;
+    }
+  }
+  keel::check(best_time > 0, "gemm: some kernel can do the product");
+  cuda::check(cudaStreamSynchronize(stream), "wait after a measurement");
+  return best;
+}
+
+Gemm::Gemm(DType dtype, std::int64_t max_tokens, std::int64_t scratch_elements, std::string cache_path) {
+  keel::check(dtype == DType::f16 || dtype == DType::bf16, "gemm multiplies f16 or bf16");
+  state_.reset(new State{.dtype = dtype,
+                                         .max_tokens = max_tokens,
+                                         .library = {},
+                                         .scratch = DeviceBuffer<std::uint16_t>(static_cast<std::size_t>(scratch_elements), "expanded AWQ weights"),
+                                         .choices = GemmChoices(std::move(cache_path))});
+}
+Gemm::~Gemm() = default;
+
+std::int64_t Gemm::workspace_bytes() const { return state_->library.workspace_bytes() + state_->scratch.bytes(); }
+
+void Gemm::prepare(cudaStream_t stream, const GemmArgs& args) {
+  state_->check_args(args);
+  if (args.tokens == 0) return;
+  const std::string key = choice_key(args);
+  if (state_->choices.find(key) == nullptr) state_->choices.add(key, state_->measure(stream, args));
+  run(stream, args);  // loads its kernels
+}
+
+void Gemm::run(cudaStream_t stream, const GemmArgs& args) {
+  state_->check_args(args);
+  if (args.tokens == 0) return;
+  const GemmChoice* choice = state_->choices.find(choice_key(args));
+  if (choice != nullptr && state_->run(stream, args, *choice)) return;
+  keel::check(state_->run(stream, args, state_->guess(args)), "gemm: the first algorithm that cuBLASLt names runs");
+}
+
+}  // namespace keel::cuda

@@ -1,0 +1,198 @@
+// Qwen3-8B's products on this GPU: keel's kernel in every plan against cuBLASLt's algorithms, and the choices of Gemm. Weights are
+// random and taken in turn from more memory than the L2 holds; times are medians of graph replays. Arguments: any of dense, awq,
+// prefill, all plans ("plans").
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <set>
+#include <string>
+
+#include "device/cuda.h"
+#include "kernels/gemm/gemm_cuda.h"
+#include "kernels/gemm/gemm_kernels.h"
+#include "kernels/gemm/library_gemm.h"
+#include "kernels/gemm/skinny_gemm.h"
+
+namespace keel::cuda {
+
+void read_only(cudaStream_t stream, const void* from, std::int64_t bytes, void* sink);  // gemm_bench_read.cu
+
+namespace {
+
+struct Product {
+  const char* name;
+  std::int64_t rows, columns;
+  DType out;
+};
+constexpr Product kProducts[] = {{"qkv", 6144, 4096, DType::f16},
+                                 {"o", 4096, 4096, DType::f16},
+                                 {"gate_up", 24576, 4096, DType::f16},
+                                 {"down", 4096, 12288, DType::f16},
+                                 {"lm_head", 151936, 4096, DType::f32}};
+constexpr std::int64_t kPoolBytes = std::int64_t{3} << 30;
+
+// Microseconds of one of `launches`.
+double time_of(cudaStream_t stream, int launches, const std::function<void(int)>& run, int replays = 7) {
+  run(0);
+  const StepGraph graph(stream, [&] {
+    for (int i = 0; i < launches; ++i) run(i);
+  });
+  Event begin, end;
+  graph.launch(stream);
+  std::vector<double> times;
+  for (int i = 0; i < replays; ++i) {
+    begin.record(stream);
+    graph.launch(stream);
+    end.record(stream);
+    times.push_back(end.milliseconds_since(begin) * 1e3 / launches);
+  }
+  std::nth_element(times.begin(), times.begin() + replays / 2, times.end());
+  return times[static_cast<std::size_t>(replays) / 2];
+}
+
+struct Bench {
+  Stream stream;
+  DeviceBuffer<std::byte> pool{static_cast<std::size_t>(kPoolBytes), "pool"}, scales{std::size_t{64} << 20, "scales"};
+  DeviceBuffer<std::byte> x{std::size_t{65536} * 12288 * 2, "x"}, out{std::size_t{65536} * 24576 * 2, "out"}, scratch{std::size_t{24576} * 4096 * 2, "scratch"};
+  LibraryGemm library;
+  std::string table;
+
+  Bench() {
+    fill_random(stream, pool.data(), DType::f16, kPoolBytes / 2, 1);
+    fill_random(stream, x.data(), DType::f16, x.bytes() / 2, 2);
+    // Scales: any half with a zero of 0 … 15 above it.
+    std::vector<std::uint32_t> rows(scales.size() / 4);
+    for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<std::uint32_t>((0x2c00 + i % 97) | (i * 7 % 16) << 16);
+    copy_to_device(stream, scales.data(), reinterpret_cast<const std::byte*>(rows.data()), scales.size());
+    stream.synchronize();
+  }
+
+  GemmArgs args_of(const Product& p, bool is_awq, std::int64_t tokens, std::int64_t copy) {
+    GemmWeights w{.dtype = DType::f16, .rows = p.rows, .columns = p.columns};
+    const std::int64_t bytes = is_awq ? p.rows * p.columns / 2 : p.rows * p.columns * 2;
+    (is_awq ? w.packed : w.dense) = pool.data() + copy % (kPoolBytes / bytes) * bytes;
+    if (is_awq) w.group_scales = scales.data() + copy % 2 * (p.rows * p.columns / 128 * 4);
+    return {.weights = w, .x = x.data(), .tokens = tokens, .out = out.data(), .out_type = p.out};
+  }
+  int launches(const Product& p, bool is_awq) {
+    const std::int64_t bytes = p.rows * p.columns * 2 / (is_awq ? 4 : 1);
+    return static_cast<int>(std::clamp<std::int64_t>((std::int64_t{800} << 20) / bytes, 2, 48));
+  }
+  double roof(std::int64_t bytes) {
+    const std::int64_t copies = std::max<std::int64_t>(kPoolBytes / bytes, 1);
+    const int times = static_cast<int>(std::clamp<std::int64_t>((std::int64_t{800} << 20) / bytes, 2, 48));
+    return time_of(stream, times, [&](int i) {
+      read_only(stream, pool.data() + i % copies * bytes, bytes, out.data());
+    });
+  }
+
+  void decode(bool is_awq, bool prints_plans) {
+    char line[300];
+    double layer[2][65] = {};
+    for (const Product& p : kProducts) {
+      if (is_awq && p.out == DType::f32) continue;
+      const std::int64_t bytes = args_of(p, is_awq, 1, 0).weights.bytes();
+      const double floor = roof(bytes);
+      for (const std::int64_t tokens : {1, 8, 16, 32, 64}) {
+        const int count = launches(p, is_awq);
+        double own = 1e9, lib = 1e9;
+        SkinnyPlan best;
+        for (const SkinnyPlan& plan : skinny_plans(args_of(p, is_awq, tokens, 0))) {
+          const double t = time_of(stream, count, [&](int i) { skinny_gemm(stream, args_of(p, is_awq, tokens, i), plan); });
+          if (prints_plans) std::printf("plan %s %s M=%lld wg=%d cluster=%d: %.2f us %.0f GB/s\n", is_awq ? "awq" : "f16", p.name, static_cast<long long>(tokens), plan.warpgroups, plan.cluster, t, bytes / t * 1e-3);
+          if (t < own) {
+            own = t;
+            best = plan;
+          }
+        }
+        const SkinnyPlan guess = skinny_plans(args_of(p, is_awq, tokens, 0)).front();
+        GemmArgs dense = args_of(p, is_awq, tokens, 0);
+        if (is_awq) dense.weights.dense = scratch.data();
+        int index = 0, best_index = -1;
+        for (const auto& algorithm : library.algorithms(dense, is_awq ? 1 : 10)) {
+          if (!library.run(stream, dense, algorithm)) continue;
+          const double t = time_of(stream, count, [&](int i) {
+            GemmArgs a = args_of(p, is_awq, tokens, i);
+            if (is_awq) {
+              expand_awq(stream, a.weights, scratch.data());
+              a.weights.dense = scratch.data();
+            }
+            library.run(stream, a, algorithm);
+          });
+          if (t < lib) {
+            lib = t;
+            best_index = index;
+          }
+          ++index;
+        }
+        if (p.out != DType::f32) {
+          layer[0][tokens] += own;
+          layer[1][tokens] += lib;
+        }
+        std::snprintf(line, sizeof(line), "%-4s %-8s M=%-3lld own %7.2f us %5.0f GB/s %3.0f%% of the read's %7.2f us (wg %d cluster %d, guess %d %d) | %s %7.2f us (algorithm %d)\n", is_awq ? "awq" : "f16", p.name,
+                      static_cast<long long>(tokens), own, bytes / own * 1e-3, 100 * floor / own, floor, best.warpgroups, best.cluster, guess.warpgroups, guess.cluster, is_awq ? "expand+lib" : "library", lib, best_index);
+        table += line;
+        std::fputs(line, stdout);
+        std::fflush(stdout);
+      }
+    }
+    for (const std::int64_t tokens : {1, 8, 16, 32, 64}) {
+      std::snprintf(line, sizeof(line), "%-4s layer of four, each alone, M=%-3lld own %7.2f us, library %7.2f us\n", is_awq ? "awq" : "f16", static_cast<long long>(tokens), layer[0][tokens], layer[1][tokens]);
+      table += line;
+    }
+    // Layers one after another, as a decode step has them, with Gemm's own choices.
+    Gemm gemm(DType::f16, 64, is_awq ? 24576 * 4096 : 0);
+    for (const std::int64_t tokens : {1, 8, 16, 32, 64}) {
+      for (int i = 0; i < 4; ++i) gemm.prepare(stream, args_of(kProducts[i], is_awq, tokens, 0));
+      const double t = time_of(stream, 6, [&](int layer) {
+        for (int i = 0; i < 4; ++i) gemm.run(stream, args_of(kProducts[i], is_awq, tokens, layer + i * 3));
+      });
+      std::snprintf(line, sizeof(line), "%-4s layers in sequence, Gemm's choices, M=%-3lld %7.2f us a layer\n", is_awq ? "awq" : "f16", static_cast<long long>(tokens), t);
+      table += line;
+    }
+  }
+
+  void prefill() {
+    char line[300];
+    Gemm gemm(DType::f16, 65536, 24576 * 4096);
+    for (const bool is_awq : {false, true}) {
+      for (int i = 0; i < 4; ++i) {
+        const Product& p = kProducts[i];
+        for (const std::int64_t tokens : {128, 256, 8192, 65536}) {
+          if (is_awq && tokens == 65536) continue;
+          gemm.prepare(stream, args_of(p, is_awq, tokens, 0));
+          const double t = time_of(stream, tokens > 8192 ? 1 : 4, [&](int i) { gemm.run(stream, args_of(p, is_awq, tokens, i)); }, 5);
+          std::snprintf(line, sizeof(line), "%-4s %-8s M=%-6lld %9.1f us %5.0f TFLOP/s\n", is_awq ? "awq" : "f16", p.name, static_cast<long long>(tokens), t,
+                        2e-6 * static_cast<double>(tokens * p.rows * p.columns) / t);
+          table += line;
+          std::fputs(line, stdout);
+          std::fflush(stdout);
+        }
+        if (is_awq) {
+          const double t = time_of(stream, 8, [&](int copy) { expand_awq(stream, args_of(p, true, 1, copy).weights, scratch.data()); });
+          std::snprintf(line, sizeof(line), "awq  %-8s expand %.1f us, %.0f GB/s\n", p.name, t, static_cast<double>(p.rows * p.columns) * 2.5 / t * 1e-3);
+          table += line;
+        }
+      }
+    }
+  }
+};
+
+}  // namespace
+}  // namespace keel::cuda
+
+int main(int argc, char** argv) {
+  using namespace keel::cuda;
+  if (const FoundDevice device = find_device(); !device.usable) {
+    std::printf("%s\n", device.reason.c_str());
+    return 1;
+  }
+  std::set<std::string> wanted(argv + 1, argv + argc);
+  if (wanted.empty()) wanted = {"dense", "awq", "prefill"};
+  Bench bench;
+  if (wanted.count("dense") != 0) bench.decode(false, wanted.count("plans") != 0);
+  if (wanted.count("awq") != 0) bench.decode(true, wanted.count("plans") != 0);
+  if (wanted.count("prefill") != 0) bench.prefill();
+  std::printf("\n%s", bench.table.c_str());
+}

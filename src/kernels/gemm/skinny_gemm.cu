@@ -1,0 +1,403 @@
+// One producer thread streams the weights of a block's slice of K through a ring in shared memory by bulk copies; the slice of x stays there.
+// Warpgroups multiply 64 rows of W each (wgmma, W on the wide side); the cluster's blocks push their f32 sums to the
+// block that owns the rows, which adds them in order of rank: the same bits every run. Work on weights begins before the
+// previous kernel ends (programmatic dependent launch); x is awaited.
+#include "kernels/gemm/skinny_gemm.h"
+
+#include <cudaTypedefs.h>
+
+#include <algorithm>
+
+#include "device/cuda.h"
+#include "kernels/gemm/hopper_ptx.h"
+
+namespace keel::cuda {
+namespace {
+
+using ptx::u32;
+using ptx::u64;
+
+// The sums of 64 tokens want 128 registers: 13 warps, not 17.
+constexpr int max_warpgroups(int tokens) { return tokens > 32 ? 3 : 4; }
+constexpr int kMaxCluster = 8;
+constexpr int kMinStages = 3, kMaxStages = 24;
+constexpr int kSharedBytes = 227 * 1024;
+constexpr int kRowBytes = 128;                   // of a tile of x or dense W: 64 elements
+constexpr int kDenseTileBytes = 64 * kRowBytes;  // 64 rows × 64 columns
+constexpr int kAwqScaleBytes = 64 * 4;           // f16 scale and 16-bit zero of each row of a tile
+constexpr int kAwqCodeBytes = 64 * 128 / 2;      // 64 rows × one group
+constexpr int kAwqTileBytes = kAwqCodeBytes + kAwqScaleBytes;
+
+struct SkinnyShape {
+  const std::byte* packed;
+  const std::byte* group_scales;
+  const void* bias;
+  void* out;
+  bool is_f32_out;
+  std::int64_t rows;
+  int tokens;
+  int blocks;        // of K: 64 columns, AWQ 128
+  int slice_blocks;  // most that one block of the cluster has
+  int tiles;
+  int warpgroups, stages;
+  int stage_bytes;
+  int sum_stride;  // floats between tokens in `sums`
+  int stages_at, sums_at, barriers_at, shared_bytes;
+};
+
+__device__ inline u32 and_or(u32 value, u32 mask, u32 bits) {  // one LOP3
+  u32 out;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(out) : "r"(value), "r"(mask), "r"(bits));
+  return out;
+}
+
+// (code - zero) of the eight nibbles of a word, exact: rows g and g + 8 of the m16n8k16 fragment have each their zero. A nibble under the
+// exponent of 2^10 is 1024 + code in f16 (1024 + 16 · code four bits higher); 128 + code under 2^7 in bf16.
+template <class T>
+struct Zeros;
+template <>
+struct Zeros<__half> {
+  __half2 low, high;  // 1024 + zero of row g; -(64 + zero) of row g + 8
+  __device__ Zeros(u32 zero_g, u32 zero_g8) {
+    const u32 low_bits = 0x64006400u | zero_g * 0x10001u, high_bits = 0xd400d400u | zero_g8 * 0x100010u;
+    low = reinterpret_cast<const __half2&>(low_bits);
+    high = reinterpret_cast<const __half2&>(high_bits);
+  }
+  __device__ void subtract(u32 word, u32 (&a)[4]) const {
+    const __half2 sixteenth = __float2half2_rn(0.0625f);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const u32 g = and_or(word >> (8 * half), 0x000f000fu, 0x64006400u);
+      const u32 g8 = and_or(word >> (8 * half), 0x00f000f0u, 0x64006400u);
+      const __half2 value_g = __hsub2(reinterpret_cast<const __half2&>(g), low);
+      const __half2 value_g8 = __hfma2(reinterpret_cast<const __half2&>(g8), sixteenth, high);
+      a[2 * half] = reinterpret_cast<const u32&>(value_g);
+      a[2 * half + 1] = reinterpret_cast<const u32&>(value_g8);
+    }
+  }
+};
+template <>
+struct Zeros<__nv_bfloat16> {
+  __nv_bfloat162 zero[2];  // 128 + zero
+  __device__ Zeros(u32 zero_g, u32 zero_g8) {
+    const u32 g = 0x43004300u | zero_g * 0x10001u, g8 = 0x43004300u | zero_g8 * 0x10001u;
+    zero[0] = reinterpret_cast<const __nv_bfloat162&>(g);
+    zero[1] = reinterpret_cast<const __nv_bfloat162&>(g8);
+  }
+  __device__ void subtract(u32 word, u32 (&a)[4]) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const u32 bits = and_or(word >> (4 * i), 0x000f000fu, 0x43004300u);
+      const __nv_bfloat162 value = __hsub2(reinterpret_cast<const __nv_bfloat162&>(bits), zero[i & 1]);
+      a[i] = reinterpret_cast<const u32&>(value);
+    }
+  }
+};
+
+template <class T, int kTokens, bool kAwq>
+__global__ void __launch_bounds__(max_warpgroups(kTokens) * 128 + 32, 1)
+    skinny_kernel(const __grid_constant__ CUtensorMap weights_map, const __grid_constant__ CUtensorMap x_map, const SkinnyShape p) {
+  extern __shared__ std::byte raw_shared[];
+  const u32 raw = ptx::shared_address(raw_shared);
+  const u32 shared = (raw + 1023) & ~1023u;
+  std::byte* const shared_pointer = raw_shared + (shared - raw);
+  const u32 stages = shared + p.stages_at;
+  const u32 full = shared + p.barriers_at, empty = full + p.stages * 8;
+  const u32 x_ready = empty + p.stages * 8, sums_ready = x_ready + 8, sums_free = x_ready + 16;
+
+  const int rank = static_cast<int>(ptx::cluster_rank());
+  const int cluster = static_cast<int>(gridDim.x / ptx::cluster_count());
+  const int warps = 4 * p.warpgroups;  // that multiply
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < p.stages; ++stage) {
+      ptx::barrier_init(full + stage * 8, 1);
+      ptx::barrier_init(empty + stage * 8, warps);
+    }
+    ptx::barrier_init(x_ready, 1);
+    ptx::barrier_init(sums_ready, cluster * warps);
+    ptx::barrier_init(sums_free, cluster * warps);
+    ptx::barrier_init_done();
+  }
+  ptx::cluster_sync();
+  ptx::allow_next_kernel();
+
+  const int first_block = static_cast<int>(static_cast<std::int64_t>(rank) * p.blocks / cluster);
+  const int blocks = static_cast<int>(static_cast<std::int64_t>(rank + 1) * p.blocks / cluster) - first_block;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  constexpr int kChunks = kAwq ? 2 : 1;  // 64 columns of x in a block of K
+  constexpr int kChunkBytes = kTokens * kRowBytes;
+
+  if (warp == warps) {
+    if (lane == 0) {
+      const u64 once = ptx::evict_first_policy(), keep = ptx::evict_last_policy();
+      int tile = static_cast<int>(ptx::cluster_index()), block = 0;
+      bool is_x_asked = false;
+      for (int step = 0;; ++step) {
+        const int stage = step % p.stages;
+        if (!is_x_asked && (step == p.stages || tile >= p.tiles)) {
+          ptx::wait_for_previous_kernel();
+          ptx::barrier_arrive_expect(x_ready, blocks * kChunks * kChunkBytes);
+          for (int chunk = 0; chunk < blocks * kChunks; ++chunk) {
+            ptx::copy_box(shared + chunk * kChunkBytes, &x_map, (first_block * kChunks + chunk) * 64, 0, x_ready, keep);
+          }
+          is_x_asked = true;
+        }
+        if (tile >= p.tiles) break;
+        if (step >= p.stages) ptx::barrier_wait(empty + stage * 8, (step / p.stages - 1) & 1);
+        const u32 to = stages + stage * p.stage_bytes, barrier = full + stage * 8;
+        if constexpr (kAwq) {
+          const std::int64_t row_tiles = (p.rows + 63) / 64;
+          const int present = static_cast<int>(min(static_cast<std::int64_t>(p.warpgroups), row_tiles - static_cast<std::int64_t>(tile) * p.warpgroups));
+          ptx::barrier_arrive_expect(barrier, present * kAwqTileBytes);
+          for (int i = 0; i < present; ++i) {
+            const std::int64_t at = (static_cast<std::int64_t>(tile) * p.warpgroups + i) * p.blocks + first_block + block;
+            ptx::copy_bytes(to + i * kAwqTileBytes, p.packed + at * kAwqCodeBytes, kAwqCodeBytes, barrier, once);
+            ptx::copy_bytes(to + i * kAwqTileBytes + kAwqCodeBytes, p.group_scales + at * kAwqScaleBytes, kAwqScaleBytes, barrier, once);
+          }
+        } else {
+          ptx::barrier_arrive_expect(barrier, p.warpgroups * kDenseTileBytes);
+          ptx::copy_box(to, &weights_map, (first_block + block) * 64, tile * p.warpgroups * 64, barrier, once);
+        }
+        if (++block == blocks) {
+          block = 0;
+          tile += static_cast<int>(ptx::cluster_count());
+        }
+      }
+    }
+    __syncwarp();
+  } else {
+    const int warpgroup = warp / 4, group = lane / 4, pair = lane % 4;
+    const int row = warp * 16 + group;  // in the tile; and row + 8
+    const int owned_rows = p.warpgroups * 64 / cluster;
+    u32 sum_address[2];  // of (token 0, row) in the block that owns the row
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int owner = (row + half * 8) / owned_rows;
+      const int at = rank * kTokens * p.sum_stride + (row + half * 8) % owned_rows;
+      sum_address[half] = ptx::remote_address(shared + p.sums_at + at * 4, owner);
+    }
+    const u32 ready_of_peer = ptx::remote_address(sums_ready, lane % cluster), free_of_peer = ptx::remote_address(sums_free, lane % cluster);
+
+    int step = 0, turn = 0;
+    for (int tile = static_cast<int>(ptx::cluster_index()); tile < p.tiles; tile += static_cast<int>(ptx::cluster_count()), ++turn) {
+      float sum[kTokens / 2];
+      if (turn == 0) ptx::barrier_wait(x_ready, 0);
+      if constexpr (kAwq) {
+#pragma unroll
+        for (float& s : sum) s = 0;
+        for (int block = 0; block < blocks; ++block, ++step) {
+          const int stage = step % p.stages;
+          ptx::barrier_wait(full + stage * 8, (step / p.stages) & 1);
+          const std::byte* from = shared_pointer + p.stages_at + stage * p.stage_bytes + warpgroup * kAwqTileBytes;
+          const uint4 codes[2] = {reinterpret_cast<const uint4*>(from)[threadIdx.x % 128],
+                                  reinterpret_cast<const uint4*>(from)[128 + threadIdx.x % 128]};
+          const u32* rows = reinterpret_cast<const u32*>(from + kAwqCodeBytes) + row % 64;
+          const u32 row_g = rows[0], row_g8 = rows[8];
+          __syncwarp();
+          if (lane == 0) ptx::barrier_arrive(empty + stage * 8);
+          const Zeros<T> zeros(row_g >> 16, row_g8 >> 16);
+          const u32 words[8] = {codes[0].x, codes[0].y, codes[0].z, codes[0].w, codes[1].x, codes[1].y, codes[1].z, codes[1].w};
+          u32 a[8][4];
+#pragma unroll
+          for (int i = 0; i < 8; ++i) {
+            zeros.subtract(words[i], a[i]);
+            ptx::pin(a[i]);
+          }
+          float group_sum[kTokens / 2];
+          ptx::wgmma_fence();
+#pragma unroll
+          for (int i = 0; i < 8; ++i) {
+            const u64 x = ptx::matrix_descriptor(shared + (block * 2 + i / 4) * kChunkBytes + i % 4 * 32);
+            ptx::wgmma<T, kTokens>(group_sum, a[i], x, i > 0);
+          }
+          ptx::wgmma_commit();
+          ptx::wgmma_wait<0>();
+          ptx::pin(group_sum);
+          const float scale_g = __half2float(__ushort_as_half(static_cast<unsigned short>(row_g & 0xffff)));
+          const float scale_g8 = __half2float(__ushort_as_half(static_cast<unsigned short>(row_g8 & 0xffff)));
+#pragma unroll
+          for (int i = 0; i < kTokens / 2; ++i) sum[i] = fmaf(i & 2 ? scale_g8 : scale_g, group_sum[i], sum[i]);
+        }
+      } else {
+        for (int block = 0; block < blocks; ++block, ++step) {
+          const int stage = step % p.stages;
+          ptx::barrier_wait(full + stage * 8, (step / p.stages) & 1);
+          const u64 weights = ptx::matrix_descriptor(stages + stage * p.stage_bytes + warpgroup * kDenseTileBytes);
+          const u64 x = ptx::matrix_descriptor(shared + block * kChunkBytes);
+          ptx::wgmma_fence();
+#pragma unroll
+          for (int i = 0; i < 4; ++i) ptx::wgmma<T, kTokens>(sum, weights + 2 * i, x + 2 * i, block > 0 || i > 0);
+          ptx::wgmma_commit();
+          ptx::wgmma_wait<1>();
+          if (block > 0 && lane == 0) ptx::barrier_arrive(empty + (step - 1) % p.stages * 8);
+        }
+        ptx::wgmma_wait<0>();
+        ptx::pin(sum);
+        if (lane == 0) ptx::barrier_arrive(empty + (step - 1) % p.stages * 8);
+      }
+
+      if (turn > 0) ptx::barrier_wait(sums_free, (turn - 1) & 1);
+#pragma unroll
+      for (int i = 0; i < kTokens / 2; ++i) {
+        const int token = i / 4 * 8 + pair * 2 + i % 2;
+        if (token < p.tokens) ptx::store_remote(sum_address[i / 2 % 2] + token * p.sum_stride * 4, sum[i]);
+      }
+      __syncwarp();
+      if (lane < cluster) ptx::barrier_arrive_remote(ready_of_peer);
+      ptx::barrier_wait(sums_ready, turn & 1);
+
+      const float* sums = reinterpret_cast<const float*>(shared_pointer + p.sums_at);
+      for (int i = threadIdx.x; i < owned_rows * p.tokens; i += warps * 32) {
+        const int token = i / owned_rows, owned = i % owned_rows;
+        const std::int64_t n = static_cast<std::int64_t>(tile) * p.warpgroups * 64 + rank * owned_rows + owned;
+        float total = 0;
+        for (int source = 0; source < cluster; ++source) total += sums[(source * kTokens + token) * p.sum_stride + owned];
+        if (n >= p.rows) continue;
+        if (p.bias != nullptr) total += static_cast<float>(static_cast<const T*>(p.bias)[n]);
+        const std::int64_t at = token * p.rows + n;
+        if (p.is_f32_out) {
+          static_cast<float*>(p.out)[at] = total;
+        } else {
+          static_cast<T*>(p.out)[at] = static_cast<T>(total);
+        }
+      }
+      __syncwarp();
+      if (lane < cluster) ptx::barrier_arrive_remote(free_of_peer);
+    }
+  }
+  ptx::cluster_sync();  // no block leaves while others write to its shared memory
+}
+
+int padded_tokens(std::int64_t tokens) { return tokens <= 8 ? 8 : tokens <= 16 ? 16 : tokens <= 32 ? 32 : 64; }
+
+// stages = 0 where it does not fit.
+SkinnyShape shape_of(const GemmArgs& args, SkinnyPlan plan) {
+  const GemmWeights& w = args.weights;
+  const bool is_awq = w.packed != nullptr;
+  const int padded = padded_tokens(args.tokens);
+  SkinnyShape p{.packed = static_cast<const std::byte*>(w.packed),
+                .group_scales = static_cast<const std::byte*>(w.group_scales),
+                .bias = w.bias,
+                .out = args.out,
+                .is_f32_out = args.out_type == DType::f32,
+                .rows = w.rows,
+                .tokens = static_cast<int>(args.tokens)};
+  const int block_columns = is_awq ? 128 : 64, tile_rows = 64 * plan.warpgroups;
+  p.blocks = static_cast<int>((w.columns + block_columns - 1) / block_columns);
+  p.slice_blocks = (p.blocks + plan.cluster - 1) / plan.cluster;
+  p.tiles = static_cast<int>((w.rows + tile_rows - 1) / tile_rows);
+  p.warpgroups = plan.warpgroups;
+  p.stage_bytes = plan.warpgroups * (is_awq ? kAwqTileBytes : kDenseTileBytes);
+  p.sum_stride = (tile_rows / plan.cluster + 15) / 16 * 16 + 4;  // 4 modulo 16: a warp's stores fall in 32 banks
+  p.stages_at = p.slice_blocks * block_columns / 64 * padded * kRowBytes;
+  const int sums_bytes = plan.cluster * padded * p.sum_stride * 4;
+  const int left = kSharedBytes - 1024 - p.stages_at - sums_bytes - (2 * kMaxStages + 3) * 8;
+  const int most_steps = (p.tiles + plan.cluster - 1) * p.slice_blocks;
+  p.stages = left < 0 ? 0 : std::min({left / p.stage_bytes, kMaxStages, std::max(most_steps, kMinStages)});
+  if (p.blocks < plan.cluster || p.stages < kMinStages) p.stages = 0;
+  p.sums_at = p.stages_at + p.stages * p.stage_bytes;
+  p.barriers_at = p.sums_at + sums_bytes;
+  p.shared_bytes = 1024 + p.barriers_at + (2 * p.stages + 3) * 8;
+  return p;
+}
+
+CUtensorMap tensor_map(DType dtype, const void* matrix, std::int64_t rows, std::int64_t columns, int box_rows) {
+  static const auto encode = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult found;
+    check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found), "cuTensorMapEncodeTiled");
+    keel::check(found == cudaDriverEntryPointSuccess, "the driver has cuTensorMapEncodeTiled");
+    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
+  }();
+  CUtensorMap map;
+  const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
+  const cuuint64_t strides[1] = {static_cast<cuuint64_t>(columns) * 2};
+  const cuuint32_t box[2] = {64, static_cast<cuuint32_t>(box_rows)}, steps[2] = {1, 1};
+  const CUresult result = encode(&map, dtype == DType::f16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2,
+                                 const_cast<void*>(matrix), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  keel::check(result == CUDA_SUCCESS, "a tensor map of a matrix");
+  return map;
+}
+
+template <class T, int kTokens, bool kAwq>
+void launch(cudaStream_t stream, const GemmArgs& args, const SkinnyShape& p, SkinnyPlan plan) {
+  constexpr auto* kernel = &skinny_kernel<T, kTokens, kAwq>;
+  const unsigned threads = static_cast<unsigned>(plan.warpgroups * 128 + 32), cluster = static_cast<unsigned>(plan.cluster);
+  cudaLaunchAttribute attributes[2];
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim.x = cluster;
+  attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{.gridDim = {cluster}, .blockDim = {threads}, .stream = stream, .attrs = attributes, .numAttrs = 1};
+  static int most_clusters[kMaxCluster + 1] = {};  // at once, with all of a multiprocessor's shared memory
+  if (most_clusters[cluster] == 0) {
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes), "shared memory of skinny_gemm");
+    config.dynamicSmemBytes = kSharedBytes;
+    check(cudaOccupancyMaxActiveClusters(&most_clusters[cluster], kernel, &config), "clusters of skinny_gemm");
+    keel::check(most_clusters[cluster] > 0, "a cluster of skinny_gemm fits the device");
+  }
+  config.dynamicSmemBytes = static_cast<std::size_t>(p.shared_bytes);
+  config.gridDim = {static_cast<unsigned>(std::min(p.tiles, most_clusters[cluster])) * cluster};
+  config.numAttrs = 2;
+  const GemmWeights& w = args.weights;
+  const CUtensorMap x_map = tensor_map(w.dtype, args.x, args.tokens, w.columns, kTokens);
+  const CUtensorMap weights_map = kAwq ? x_map : tensor_map(w.dtype, w.dense, w.rows, w.columns, 64 * plan.warpgroups);
+  check(cudaLaunchKernelEx(&config, kernel, weights_map, x_map, p), "skinny_gemm");
+}
+
+template <class T, bool kAwq>
+void launch(cudaStream_t stream, const GemmArgs& args, const SkinnyShape& p, SkinnyPlan plan) {
+  switch (padded_tokens(args.tokens)) {
+    case 8: return launch<T, 8, kAwq>(stream, args, p, plan);
+    case 16: return launch<T, 16, kAwq>(stream, args, p, plan);
+    case 32: return launch<T, 32, kAwq>(stream, args, p, plan);
+    default: return launch<T, 64, kAwq>(stream, args, p, plan);
+  }
+}
+
+bool is_aligned(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0; }
+
+}  // namespace
+
+std::vector<SkinnyPlan> skinny_plans(const GemmArgs& args) {
+  const GemmWeights& w = args.weights;
+  std::vector<SkinnyPlan> plans;
+  if (args.tokens < 1 || args.tokens > kSkinnyTokens || w.columns % 8 != 0 || w.columns < 64 || !is_aligned(args.x) || !is_aligned(w.dense)) return plans;
+  if (w.rows >= std::int64_t{1} << 30 || w.columns >= std::int64_t{1} << 30) return plans;  // 32-bit coordinates
+  struct Ranked {
+    SkinnyPlan plan;
+    double cost;
+  };
+  std::vector<Ranked> ranked;
+  for (int cluster = 1; cluster <= kMaxCluster; cluster *= 2) {
+    for (int warpgroups = 1; warpgroups <= max_warpgroups(static_cast<int>(args.tokens)); ++warpgroups) {
+      const SkinnyPlan plan{warpgroups, cluster};
+      const SkinnyShape p = shape_of(args, plan);
+      if (p.stages == 0) continue;
+      // The most steps that one block does, in tile bytes, and a little for each block of a cluster's sums.
+      const int clusters = 132 / cluster;
+      const int turns = (p.tiles + clusters - 1) / clusters;
+      const double ring = static_cast<double>(p.stages) * p.stage_bytes;
+      const double cost = static_cast<double>(turns) * p.slice_blocks * p.stage_bytes + 4096.0 * cluster * turns + (ring < 64e3 ? 64e3 - ring : 0);
+      ranked.push_back({plan, cost});
+    }
+  }
+  std::stable_sort(ranked.begin(), ranked.end(), [](const Ranked& a, const Ranked& b) { return a.cost < b.cost; });
+  for (const Ranked& r : ranked) plans.push_back(r.plan);
+  return plans;
+}
+
+void skinny_gemm(cudaStream_t stream, const GemmArgs& args, SkinnyPlan plan) {
+  const SkinnyShape p = shape_of(args, plan);
+  keel::check(p.stages > 0 && args.tokens <= kSkinnyTokens, "skinny_gemm's plan fits the product");
+  const bool is_awq = args.weights.packed != nullptr, is_f16 = args.weights.dtype == DType::f16;
+  if (is_awq) {
+    is_f16 ? launch<__half, true>(stream, args, p, plan) : launch<__nv_bfloat16, true>(stream, args, p, plan);
+  } else {
+    is_f16 ? launch<__half, false>(stream, args, p, plan) : launch<__nv_bfloat16, false>(stream, args, p, plan);
+  }
+}
+
+}  // namespace keel::cuda
