@@ -12,9 +12,9 @@
 namespace keel::cuda {
 
 struct RowSampling {
-  float temperature;    // 0 = greedy
-  float top_p;          // 1 = all
-  float min_p;          // 0 = all
+  double temperature;   // 0 = greedy
+  double top_p;         // 1 = all
+  double min_p;         // 0 = all
   std::int32_t top_k;   // 0 = all
   std::uint64_t seed;
   std::uint64_t draw;   // index of the draw: output tokens so far

@@ -1,0 +1,348 @@
+#include <cuda_fp8.h>
+
+#include <cmath>
+
+#include "device/cuda.h"
+#include "kernels/kv_write/kv_write_cuda.h"
+#include "kernels/vector_cuda.h"
+#include "kv/cuda_page.h"
+
+namespace keel::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kWarp = 32;
+constexpr int kMostHeadDim = kWarp * kVector;
+
+// What the kernel needs of RopeWriteArgs. A row is one token's head: the q heads first, then k's, then v's.
+struct Job {
+  void *q, *k, *v;
+  std::int64_t stride;
+  int heads, kv_heads, head_dim;
+  int group;  // lanes a row: the power of two from head_dim / kVector
+  const float *q_norm, *k_norm;
+  float epsilon;
+  int rotary_dim;
+  bool interleaved;
+  const float2* rope_table;
+  const std::int32_t* positions;
+  const std::int64_t* slots;
+  std::byte *keys, *values;
+  std::int64_t key_page_bytes, value_page_bytes;
+  const float *key_scales, *value_scales;
+  DType key_type, value_type;
+  bool round_v;
+};
+
+__device__ float group_sum(float x, int group) {
+  for (int offset = group / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(~0u, x, offset);
+  return x;
+}
+__device__ float group_min(float x, int group) {
+  for (int offset = group / 2; offset > 0; offset /= 2) x = fminf(x, __shfl_xor_sync(~0u, x, offset));
+  return x;
+}
+__device__ float group_max(float x, int group) { return -group_min(-x, group); }
+
+// Address of byte `offset` of a head's row in its slot.
+__device__ std::byte* row_byte(std::byte* pages, std::int64_t page_bytes, std::int64_t slot, int head, int row_bytes, int offset) {
+  const int place = static_cast<int>(slot % kCudaPageSize);
+  const int chunk = swizzled_chunk(row_bytes, place, offset / kCudaChunkBytes);
+  return pages + slot / kCudaPageSize * page_bytes + (head * kCudaPageSize + place) * row_bytes + chunk * kCudaChunkBytes +
+         offset % kCudaChunkBytes;
+}
+
+// NaNs become quiet, as they do on their way through f32 on the CPU.
+template <class T>
+__device__ uint4 quiet(uint4 packed) {
+  constexpr std::uint32_t kInfinity = std::is_same_v<T, __half> ? 0x7c00 : 0x7f80;
+  constexpr std::uint32_t kQuiet = std::is_same_v<T, __half> ? 0x0200 : 0x0040;
+  std::uint32_t words[4] = {packed.x, packed.y, packed.z, packed.w};
+#pragma unroll
+  for (std::uint32_t& word : words) {
+    if ((word & 0x7fff) > kInfinity) word |= kQuiet;
+    if ((word >> 16 & 0x7fff) > kInfinity) word |= kQuiet << 16;
+  }
+  return {words[0], words[1], words[2], words[3]};
+}
+
+// E4M3 of packed / scale. The sign is the input's, of a NaN too: the hardware's conversion drops that one.
+template <class T>
+__device__ uint2 encode_e4m3(const uint4& packed, float scale) {
+  float x[kVector];
+  unpack<T>(packed, x);
+  const std::uint32_t words[4] = {packed.x, packed.y, packed.z, packed.w};
+  std::uint32_t codes[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 pair = {__fdiv_rn(x[2 * i], scale), __fdiv_rn(x[2 * i + 1], scale)};
+    const std::uint32_t magnitudes = __nv_cvt_float2_to_fp8x2(pair, __NV_SATFINITE, __NV_E4M3) & 0x7f7fu;
+    codes[i] = magnitudes | (words[i] >> 8 & 0x80u) | (words[i] >> 16 & 0x8000u);
+  }
+  return {codes[0] | codes[1] << 16, codes[2] | codes[3] << 16};
+}
+
+__device__ void decode_e4m3(const uint2& codes, float scale, float (&x)[kVector]) {
+  const std::uint32_t words[2] = {codes.x, codes.y};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const auto pair = static_cast<__nv_fp8x2_storage_t>(words[i / 2] >> (i % 2 * 16));
+    const float2 values = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(pair, __NV_E4M3)));
+    x[2 * i] = __fmul_rn(values.x, scale);
+    x[2 * i + 1] = __fmul_rn(values.y, scale);
+  }
+}
+
+struct U4Parameters {
+  __half scale, zero;
+};
+
+// Of a row's extremes; infinite extremes stand for a row with an infinity or NaN. Operation by operation the CPU's.
+__device__ U4Parameters u4_parameters(float low, float high) {
+  low = __fadd_rn(low, 0.0f);  // -0 and 0 are one
+  high = __fadd_rn(high, 0.0f);
+  const U4Parameters found{__float2half_rn(__fdiv_rn(__fsub_rn(high, low), 15.0f)), __float2half_rn(low)};
+  if (isfinite(__half2float(found.scale)) && isfinite(__half2float(found.zero))) return found;
+  return {__ushort_as_half(0), __ushort_as_half(0x7e00)};  // zero = NaN: the row reads back as NaN
+}
+
+__device__ std::uint32_t encode_u4(const float (&x)[kVector], U4Parameters parameters) {
+  const float scale = __half2float(parameters.scale);
+  const float zero = __half2float(parameters.zero);
+  if (scale == 0) return 0;
+  std::uint32_t codes = 0;
+#pragma unroll
+  for (int j = 0; j < kVector; ++j) {
+    const float code = rintf(__fdiv_rn(__fsub_rn(x[j], zero), scale));
+    codes |= static_cast<std::uint32_t>(fminf(fmaxf(code, 0.0f), 15.0f)) << (4 * j);
+  }
+  return codes;
+}
+
+__device__ void decode_u4(std::uint32_t codes, U4Parameters parameters, float (&x)[kVector]) {
+#pragma unroll
+  for (int j = 0; j < kVector; ++j) {
+    x[j] = __fmaf_rn(__half2float(parameters.scale), static_cast<float>(codes >> (4 * j) & 15u), __half2float(parameters.zero));
+  }
+}
+
+// One lane's part of a row: kVector dimensions from `dim`.
+template <class T>
+__device__ void store_key(const Job& job, const uint4& packed, std::int64_t slot, int head, int dim) {
+  if (job.key_type == DType::e4m3) {
+    std::byte* to = row_byte(job.keys, job.key_page_bytes, slot, head, job.head_dim, dim);
+    *reinterpret_cast<uint2*>(to) = encode_e4m3<T>(packed, job.key_scales[head]);
+  } else {
+    std::byte* to = row_byte(job.keys, job.key_page_bytes, slot, head, 2 * job.head_dim, 2 * dim);
+    *reinterpret_cast<uint4*>(to) = quiet<T>(packed);
+  }
+}
+
+// Returns what the stored bytes read back as, rounded to T.
+template <class T>
+__device__ uint4 store_value(const Job& job, const uint4& packed, U4Parameters parameters, std::int64_t slot, int head, int dim) {
+  float x[kVector];
+  if (job.value_type == DType::u4) {
+    unpack<T>(packed, x);
+    const std::uint32_t codes = encode_u4(x, parameters);
+    if (slot >= 0) {
+      std::byte* to = row_byte(job.values, job.value_page_bytes, slot, head, job.head_dim / 2, dim / 2);
+      *reinterpret_cast<std::uint32_t*>(to) = codes;
+      if (dim == 0) {
+        const std::int64_t rows = static_cast<std::int64_t>(job.kv_heads) * kCudaPageSize;
+        std::byte* page = job.values + slot / kCudaPageSize * job.value_page_bytes + rows * job.head_dim / 2;
+        reinterpret_cast<U4Parameters*>(page)[head * kCudaPageSize + slot % kCudaPageSize] = parameters;
+      }
+    }
+    decode_u4(codes, parameters, x);
+    return pack<T>(x);
+  }
+  if (job.value_type == DType::e4m3) {
+    const float scale = job.value_scales[head];
+    const uint2 codes = encode_e4m3<T>(packed, scale);
+    if (slot >= 0) {
+      *reinterpret_cast<uint2*>(row_byte(job.values, job.value_page_bytes, slot, head, job.head_dim, dim)) = codes;
+    }
+    decode_e4m3(codes, scale, x);
+    return pack<T>(x);
+  }
+  const uint4 same = quiet<T>(packed);
+  if (slot >= 0) {
+    *reinterpret_cast<uint4*>(row_byte(job.values, job.value_page_bytes, slot, head, 2 * job.head_dim, 2 * dim)) = same;
+  }
+  return same;
+}
+
+// blockIdx.x is the token. A group of lanes takes kRows rows and loads them, and the token's turns, before it begins.
+template <class T, int kRows>
+__global__ void __launch_bounds__(kThreads) rope_write_kernel(const __grid_constant__ Job job) {
+  const std::int64_t token = blockIdx.x;
+  const int groups = kThreads / job.group;
+  const int first_row = blockIdx.y * groups * kRows + threadIdx.x / job.group;
+  const int q_rows = job.heads, qk_rows = q_rows + job.kv_heads, rows = qk_rows + job.kv_heads;
+  const int lane = threadIdx.x % job.group;
+  const int dim = lane * kVector;
+  const bool active = dim < job.head_dim;
+  const auto row_data = [&](int row) {
+    void* start = row < q_rows ? job.q : row < qk_rows ? job.k : job.v;
+    const int head = row < q_rows ? row : row < qk_rows ? row - q_rows : row - qk_rows;
+    return reinterpret_cast<uint4*>(static_cast<T*>(start) + token * job.stride + head * job.head_dim + dim);
+  };
+
+  uint4 loaded[kRows];
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    const int row = first_row + i * groups;
+    loaded[i] = active && row < rows ? *row_data(row) : uint4{};
+  }
+  const std::int64_t slot = job.slots[token];
+  const int pairs = job.rotary_dim / 2;
+  float2 turns[kVector];  // cosine, and sine with the sign that this member of the pair wants
+#pragma unroll
+  for (int j = 0; j < kVector; ++j) {
+    turns[j] = {1, 0};
+    if (dim + j >= job.rotary_dim) continue;
+    const bool second = job.interleaved ? j % 2 == 1 : dim + j >= pairs;
+    const int pair = job.interleaved ? (dim + j) / 2 : second ? dim + j - pairs : dim + j;
+    turns[j] = job.rope_table[static_cast<std::int64_t>(job.positions[token]) * pairs + pair];
+    if (!second) turns[j].y = -turns[j].y;
+  }
+
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    const int row = first_row + i * groups;
+    const bool is_v = row >= qk_rows;
+    float x[kVector];
+    unpack<T>(loaded[i], x);
+    if (job.q_norm != nullptr || job.k_norm != nullptr) {
+      float squares = 0;
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) squares += x[j] * x[j];
+      squares = group_sum(squares, job.group);
+      const float* weight = row < q_rows ? job.q_norm : is_v ? nullptr : job.k_norm;
+      if (weight != nullptr && active) {
+        const float inverse = 1.0f / sqrtf(squares / job.head_dim + job.epsilon);
+#pragma unroll
+        for (int j = 0; j < kVector; ++j) x[j] = x[j] * inverse * weight[dim + j];
+      }
+    }
+    if (job.rotary_dim > 0) {
+      float partner[kVector];
+      // Half pairs: the partner is `pairs` dimensions away, a multiple of 4, so in place j or j ^ 4 of another lane.
+      const bool swap = pairs % kVector != 0;
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) {
+        const int other = dim + j < pairs ? dim + j + pairs : dim + j - pairs;
+        partner[j] = job.interleaved ? x[j ^ 1] : __shfl_sync(~0u, swap ? x[j ^ 4] : x[j], other / kVector, job.group);
+      }
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) {
+        if (dim + j < job.rotary_dim) x[j] = x[j] * turns[j].x + partner[j] * turns[j].y;
+      }
+    }
+    U4Parameters parameters{};
+    if (job.value_type == DType::u4 && __any_sync(~0u, is_v)) {
+      float values[kVector];
+      unpack<T>(loaded[i], values);
+      float low = INFINITY, high = -INFINITY;
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) {
+        low = fminf(low, isfinite(values[j]) ? values[j] : -INFINITY);
+        high = fmaxf(high, isfinite(values[j]) ? values[j] : INFINITY);
+      }
+      parameters = u4_parameters(group_min(active ? low : INFINITY, job.group), group_max(active ? high : -INFINITY, job.group));
+    }
+    if (!active || row >= rows) continue;
+    if (is_v) {
+      const uint4 rounded = store_value<T>(job, loaded[i], parameters, slot, row - qk_rows, dim);
+      if (job.round_v) *row_data(row) = rounded;
+    } else {
+      const uint4 rotated = pack<T>(x);
+      *row_data(row) = rotated;
+      if (row >= q_rows && slot >= 0) store_key<T>(job, rotated, slot, row - q_rows, dim);
+    }
+  }
+}
+
+// From this many tokens on, a group takes several rows: the token's turns are then read once for them.
+constexpr std::int64_t kManyTokens = 512;
+constexpr int kRowsOfMany = 6;
+
+}  // namespace
+
+void rope_write(cudaStream_t stream, const RopeWriteArgs& args) {
+  if (args.tokens == 0) return;
+  const KvLayout& layout = *args.kv.layout;
+  const auto [key, value] = layout.format();
+  const std::int64_t head_dim = layout.geometry().head_dim;
+  const std::int64_t kv_heads = layout.geometry().kv_heads;
+  keel::check(layout.order() == PageOrder::cuda, "pages in CUDA's order");
+  keel::check(args.stride % kVector == 0, "rows of q, k and v are 16-byte aligned");
+  if (head_dim % kVector != 0 || head_dim > kMostHeadDim) {
+    throw Error("rope_write on CUDA wants a head dim that is a multiple of " + std::to_string(kVector) + " up to " +
+                std::to_string(kMostHeadDim) + ", found " + std::to_string(head_dim));
+  }
+  if (args.rotary_dim % kVector != 0 || args.rotary_dim > head_dim) {
+    throw Error("rope_write on CUDA wants a rotary dim that is a multiple of " + std::to_string(kVector) + " up to the head dim " +
+                std::to_string(head_dim) + ", found " + std::to_string(args.rotary_dim));
+  }
+  if ((key != args.dtype && key != DType::e4m3) || (value != args.dtype && value != DType::e4m3 && value != DType::u4)) {
+    throw Error("rope_write on CUDA stores keys as the model's type or fp8_e4m3, and values as those or u4; the model is " +
+                std::string(name(args.dtype)) + ", the cache " + to_string(layout.format()));
+  }
+  int group = 1;
+  while (group * kVector < head_dim) group *= 2;
+  const Job job{.q = args.q,
+                .k = args.k,
+                .v = args.v,
+                .stride = args.stride,
+                .heads = static_cast<int>(args.heads),
+                .kv_heads = static_cast<int>(kv_heads),
+                .head_dim = static_cast<int>(head_dim),
+                .group = group,
+                .q_norm = args.q_norm,
+                .k_norm = args.k_norm,
+                .epsilon = args.norm_epsilon,
+                .rotary_dim = static_cast<int>(args.rotary_dim),
+                .interleaved = args.pairs == RopePairs::interleaved,
+                .rope_table = reinterpret_cast<const float2*>(args.rope_table),
+                .positions = args.positions,
+                .slots = args.slots,
+                .keys = args.kv.keys,
+                .values = args.kv.values,
+                .key_page_bytes = layout.key_page_bytes(),
+                .value_page_bytes = layout.value_page_bytes(),
+                .key_scales = args.kv.key_scales,
+                .value_scales = args.kv.value_scales,
+                .key_type = key,
+                .value_type = value,
+                .round_v = args.round_v};
+  const std::int64_t rows = args.heads + 2 * kv_heads;
+  with_model_type(args.dtype, "rope_write", [&]<class T>(T) {
+    const auto launch = [&](auto kernel, int rows_a_group) {
+      const std::int64_t rows_a_block = kThreads / group * rows_a_group;
+      const dim3 grid(static_cast<unsigned>(args.tokens), static_cast<unsigned>((rows + rows_a_block - 1) / rows_a_block));
+      kernel<<<grid, kThreads, 0, stream>>>(job);
+    };
+    if (args.tokens < kManyTokens) {
+      launch(rope_write_kernel<T, 1>, 1);
+    } else {
+      launch(rope_write_kernel<T, kRowsOfMany>, kRowsOfMany);
+    }
+  });
+  check_launch("rope_write");
+}
+
+void fill_rope_table(float* table, std::int64_t positions, std::int64_t rotary_dim, const double* inverse_frequencies, float magnitude) {
+  const std::int64_t pairs = rotary_dim / 2;
+  for (std::int64_t position = 0; position < positions; ++position) {
+    for (std::int64_t pair = 0; pair < pairs; ++pair) {
+      const double angle = static_cast<double>(position) * inverse_frequencies[pair];
+      float* turn = table + (position * pairs + pair) * 2;
+      turn[0] = static_cast<float>(std::cos(angle) * magnitude);
+      turn[1] = static_cast<float>(std::sin(angle) * magnitude);
+    }
+  }
+}
+
+}  // namespace keel::cuda
