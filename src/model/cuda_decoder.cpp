@@ -16,6 +16,7 @@
 #include "kernels/rms_norm/rms_norm_cuda.h"
 #include "kernels/sample/sample_cuda.h"
 #include "kernels/silu_mul/silu_mul_cuda.h"
+#include "kv/cuda_page.h"
 #include "model/attention_router.h"
 #include "model/cuda_weights.h"
 
@@ -106,7 +107,7 @@ CudaDecoder::CudaDecoder(const LoadedModel& model, const KvLayout& layout, const
       dtype_(device_dtype(config_)),
       device_(find_device().info),
       weights_(upload_weights(model, dtype_, workers)),
-      gemm_(dtype_, limits.max_tokens, weights_.awq_scratch_elements),
+      gemm_(dtype_, limits.max_tokens, weights_.awq_scratch_elements, default_gemm_cache()),
       prefill_(layout, dtype_, config_.heads, limits.max_tokens, limits.prefill_workspace_bytes),
       refusals_{.decode = decode_attention_refusal(layout, dtype_, config_.heads), .native = prefill_.native_refusal()},
       table_stride_((limits.max_context + kCudaPageSize - 1) / kCudaPageSize),
@@ -154,7 +155,7 @@ CudaDecoder::CudaDecoder(const LoadedModel& model, const KvLayout& layout, const
 }
 
 void CudaDecoder::bind(KvPool& pool) {
-  check(pool_ == nullptr, "a decoder's pool is bound once: its graphs hold the addresses");
+  keel::check(pool_ == nullptr, "a decoder's pool is bound once: its graphs hold the addresses");
   pool_ = &pool;
   copy_to_device(stream_, key_scales_.data(), pool.scales().keys.data(), key_scales_.size());
   copy_to_device(stream_, value_scales_.data(), pool.scales().values.data(), value_scales_.size());
@@ -184,7 +185,7 @@ KvLayerView CudaDecoder::cache(std::int64_t layer) {
 
 void CudaDecoder::stage(const StepRows& rows) {
   const auto tokens = static_cast<std::int64_t>(rows.tokens.size()), sequences = static_cast<std::int64_t>(rows.sequences.size());
-  check(tokens <= limits_.max_tokens && sequences <= limits_.max_sequences, "a step's rows must fit the decoder's scratch");
+  keel::check(tokens <= limits_.max_tokens && sequences <= limits_.max_sequences, "a step's rows must fit the decoder's scratch");
   std::copy(rows.tokens.begin(), rows.tokens.end(), tokens_.host.data());
   std::copy(rows.positions.begin(), rows.positions.end(), positions_.host.data());
   std::copy(rows.slots.begin(), rows.slots.end(), slots_.host.data());
@@ -205,8 +206,8 @@ void CudaDecoder::stage(const StepRows& rows) {
 StepResult CudaDecoder::forward(const StepRows& rows, std::span<const std::optional<DeviceSampling>> sampling) {
   const ProfileRange range("step");
   const auto tokens = static_cast<std::int64_t>(rows.tokens.size()), outputs = static_cast<std::int64_t>(rows.logit_rows.size());
-  check(outputs <= limits_.max_logit_rows, "more logit rows than the decoder's scratch holds");
-  check(sampling.empty() || static_cast<std::int64_t>(sampling.size()) == outputs, "a sampling a logit row");
+  keel::check(outputs <= limits_.max_logit_rows, "more logit rows than the decoder's scratch holds");
+  keel::check(sampling.empty() || static_cast<std::int64_t>(sampling.size()) == outputs, "a sampling a logit row");
   stage(rows);
   const AttentionPlan plan = plan_attention(rows.sequences, refusals_);
   count_routes(plan, rows);
@@ -277,7 +278,7 @@ void CudaDecoder::replay(const StepRows& rows) {
 
 std::span<const float> CudaDecoder::logits(std::span<const std::int64_t> rows) {
   const auto count = static_cast<std::int64_t>(rows.size());
-  check(count <= limits_.max_logit_rows, "more logit rows than the decoder's scratch holds");
+  keel::check(count <= limits_.max_logit_rows, "more logit rows than the decoder's scratch holds");
   if (count == 0) return {};
   for (std::int64_t i = 0; i < count; ++i) {
     logit_rows_.host.data()[i] = static_cast<std::int32_t>(rows[static_cast<std::size_t>(i)]);
@@ -295,8 +296,11 @@ void CudaDecoder::product(const GemmWeights& weights, const void* x, std::int64_
   const GemmArgs args{.weights = weights, .x = x, .tokens = tokens, .out = out, .out_type = out_type};
   cudaStreamCaptureStatus capturing;
   check(cudaStreamIsCapturing(stream_, &capturing), "state of the stream");
-  if (capturing == cudaStreamCaptureStatusNone) gemm_.prepare(stream_, args);
-  gemm_.run(stream_, args);
+  if (capturing == cudaStreamCaptureStatusNone) {
+    gemm_.prepare(stream_, args);  // measures what is new, then runs
+  } else {
+    gemm_.run(stream_, args);
+  }
 }
 
 void CudaDecoder::launch_layers(std::int64_t tokens, std::int64_t decode_sequences, const AttentionPlan* plan, const StepRows* rows) {
@@ -315,7 +319,7 @@ void CudaDecoder::launch_layers(std::int64_t tokens, std::int64_t decode_sequenc
                          .stride = q_width + 2 * kv_width, .tokens = tokens, .heads = config_.heads, .q_norm = layer.q_norm,
                          .k_norm = layer.k_norm, .norm_epsilon = config_.rms_epsilon, .rotary_dim = config_.rotary_dim,
                          .pairs = config_.rope_pairs, .rope_table = rope_table_.data(), .positions = positions_.device.data(),
-                         .slots = slots_.device.data(), .kv = cache(index), .round_v = round});
+                         .slots = slots_.device.data(), .kv = cache(index), .round = round});
     attention(index, decode_sequences, plan, rows);
     product(layer.o, attended_.data(), tokens, projected_.data(), dtype_);
     add_rms_norm(stream_, {.dtype = dtype_, .residual = residual_.data(), .added = projected_.data(), .weight = layer.mlp_norm,

@@ -81,7 +81,7 @@ class Uploader {
     if (!told_) log_info("weights of {} are expanded to {} on the device", name(part.type), name(dtype_));
     told_ = true;
     const std::int64_t row_bytes = part.columns * 2, rows_at_once = std::max<std::int64_t>(1, kStagingBytes / row_bytes);
-    check(row_bytes <= kStagingBytes, "a row fits the staging buffer");
+    keel::check(row_bytes <= kStagingBytes, "a row fits the staging buffer");
     std::vector<std::vector<float>> scratch(static_cast<std::size_t>(workers_.threads()), std::vector<float>(part.columns));
     for (std::int64_t first = 0; first < part.rows; first += rows_at_once) {
       const std::int64_t rows = std::min(rows_at_once, part.rows - first);
@@ -99,7 +99,7 @@ class Uploader {
     std::vector<std::uint16_t> values;
     const float* const* bias = biases.begin();
     for (const WeightMatrix& part : parts) {
-      check(*bias != nullptr, "fused matrices have biases all or none");
+      keel::check(*bias != nullptr, "fused matrices have biases all or none");
       for (std::int64_t i = 0; i < part.rows; ++i) values.push_back(to_16_bits(dtype_, (*bias)[i]));
       ++bias;
     }

@@ -31,7 +31,7 @@ struct Job {
   std::int64_t key_page_bytes, value_page_bytes;
   const float *key_scales, *value_scales;
   DType key_type, value_type;
-  bool round_v;
+  bool round;
 };
 
 __device__ float group_sum(float x, int group) {
@@ -126,19 +126,22 @@ __device__ void decode_u4(std::uint32_t codes, U4Parameters parameters, float (&
   }
 }
 
-// One lane's part of a row: kVector dimensions from `dim`.
+// Both store one lane's part of a row, kVector dimensions from `dim`, and return what the stored bytes read back as, rounded to T.
 template <class T>
-__device__ void store_key(const Job& job, const uint4& packed, std::int64_t slot, int head, int dim) {
+__device__ uint4 store_key(const Job& job, const uint4& packed, std::int64_t slot, int head, int dim) {
   if (job.key_type == DType::e4m3) {
-    std::byte* to = row_byte(job.keys, job.key_page_bytes, slot, head, job.head_dim, dim);
-    *reinterpret_cast<uint2*>(to) = encode_e4m3<T>(packed, job.key_scales[head]);
-  } else {
-    std::byte* to = row_byte(job.keys, job.key_page_bytes, slot, head, 2 * job.head_dim, 2 * dim);
-    *reinterpret_cast<uint4*>(to) = quiet<T>(packed);
+    const float scale = job.key_scales[head];
+    const uint2 codes = encode_e4m3<T>(packed, scale);
+    if (slot >= 0) *reinterpret_cast<uint2*>(row_byte(job.keys, job.key_page_bytes, slot, head, job.head_dim, dim)) = codes;
+    float x[kVector];
+    decode_e4m3(codes, scale, x);
+    return pack<T>(x);
   }
+  const uint4 same = quiet<T>(packed);
+  if (slot >= 0) *reinterpret_cast<uint4*>(row_byte(job.keys, job.key_page_bytes, slot, head, 2 * job.head_dim, 2 * dim)) = same;
+  return same;
 }
 
-// Returns what the stored bytes read back as, rounded to T.
 template <class T>
 __device__ uint4 store_value(const Job& job, const uint4& packed, U4Parameters parameters, std::int64_t slot, int head, int dim) {
   float x[kVector];
@@ -255,11 +258,12 @@ __global__ void __launch_bounds__(kThreads) rope_write_kernel(const __grid_const
     if (!active || row >= rows) continue;
     if (is_v) {
       const uint4 rounded = store_value<T>(job, loaded[i], parameters, slot, row - qk_rows, dim);
-      if (job.round_v) *row_data(row) = rounded;
+      if (job.round) *row_data(row) = rounded;
     } else {
       const uint4 rotated = pack<T>(x);
-      *row_data(row) = rotated;
-      if (row >= q_rows && slot >= 0) store_key<T>(job, rotated, slot, row - q_rows, dim);
+      uint4 rounded = rotated;
+      if (row >= q_rows) rounded = store_key<T>(job, rotated, slot, row - q_rows, dim);
+      *row_data(row) = job.round ? rounded : rotated;
     }
   }
 }
@@ -316,7 +320,7 @@ void rope_write(cudaStream_t stream, const RopeWriteArgs& args) {
                 .value_scales = args.kv.value_scales,
                 .key_type = key,
                 .value_type = value,
-                .round_v = args.round_v};
+                .round = args.round};
   const std::int64_t rows = args.heads + 2 * kv_heads;
   with_model_type(args.dtype, "rope_write", [&]<class T>(T) {
     const auto launch = [&](auto kernel, int rows_a_group) {

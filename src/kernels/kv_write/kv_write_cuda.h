@@ -2,8 +2,8 @@
 // paged write (kv_write.h states the rounding; the stored bytes equal the CPU's for equal inputs).
 //
 // q and k are rotated in place in the model's type. The cache stores K rounded from that rotated, 16-bit value, so that every
-// route sees the same keys. With round_v, v is overwritten in place by what its stored bytes read back as, rounded to the
-// model's type: the fresh-prompt route then attends to the values that decode will see.
+// route sees the same keys. With `round`, k and v are overwritten in place by what their stored bytes read back as, rounded to
+// the model's type: the fresh-prompt route then attends to the keys and values that decode will see.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -33,7 +33,7 @@ struct RopeWriteArgs {
   const std::int32_t* positions;    // device, [tokens]
   const std::int64_t* slots;        // device, [tokens]: page · page_size + place, or -1: rotated but not stored
   KvLayerView kv;                   // pages and scales in device memory
-  bool round_v = false;
+  bool round = false;
 };
 
 void rope_write(cudaStream_t stream, const RopeWriteArgs& args);

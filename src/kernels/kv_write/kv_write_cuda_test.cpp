@@ -23,7 +23,7 @@ struct Scene {
   RopePairs pairs = RopePairs::half;
   bool norm = false;
   float scale = 1;   // of E4M3's heads: scale and 3 · scale
-  bool round_v = true;
+  bool round = true;
   float magnitude = 1;
 
   std::int64_t stride() const { return (kHeads + 2 * kKvHeads) * head_dim + kPad; }
@@ -172,7 +172,7 @@ void expect_written(const Scene& scene, const std::vector<std::uint16_t>& rows, 
                       .positions = positions_there.data(),
                       .slots = slots_there.data(),
                       .kv = {&expected.layout, keys_there.data(), values_there.data(), key_scales_there.data(), value_scales_there.data()},
-                      .round_v = scene.round_v});
+                      .round = scene.round});
   stream.synchronize();
   const auto after = on_host(rows_there);
   if (finite) expect_rotated(scene, rows, after, q_norm, k_norm, positions);
@@ -205,7 +205,7 @@ void expect_written(const Scene& scene, const std::vector<std::uint16_t>& rows, 
     for (std::int64_t i = scene.v_at(); i < scene.stride(); ++i) {
       const std::int64_t at = token * scene.stride() + i;
       const std::int64_t element = i - scene.v_at();
-      if (element >= width || !scene.round_v) {
+      if (element >= width || !scene.round) {
         ASSERT_EQ(after[at], rows[at]) << "token " << token << " element " << i;
         continue;
       }
@@ -262,7 +262,7 @@ TEST_F(RopeWriteCuda, RotatesNormsAndStoresAtEveryShape) {
           for (const RopePairs pairs : {RopePairs::half, RopePairs::interleaved}) {
             for (const bool norm : {false, true}) {
               Scene scene{.dtype = dtype, .format = format, .head_dim = head_dim, .rotary_dim = rotary_dim, .pairs = pairs, .norm = norm, .scale = 0.02f};
-              scene.round_v = norm;
+              scene.round = norm;
               scene.magnitude = norm ? 1.0f : 1.19f;
               expect_written(scene, random_bits(dtype, 37 * scene.stride(), 8), true);
             }
@@ -378,7 +378,7 @@ TEST_F(RopeWriteCuda, GivesEqualBytesInEveryReplay) {
                         .positions = positions_there.data(),
                         .slots = slots_there.data(),
                         .kv = {&pool.layout, keys_there.data(), values_there.data(), scales_there.data(), scales_there.data()},
-                        .round_v = true});
+                        .round = true});
   });
   std::vector<std::uint16_t> first_rows;
   std::vector<std::byte> first_keys, first_values;
