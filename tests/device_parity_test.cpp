@@ -2,6 +2,8 @@
 // whatever way attention took. Skips where there is no GPU.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <fmt/format.h>
 
 #include "engine/engine.h"
@@ -47,22 +49,35 @@ std::vector<std::vector<TokenId>> prompts() {
 }
 
 struct Answers {
-  std::vector<std::string> texts;
+  std::vector<std::vector<TokenId>> tokens;
+  std::vector<std::vector<TokenReport>> reports;  // where asked for
   EngineStats stats;
 };
 
-Answers answer(const std::string& device, const std::string& format, float key_bias, std::int64_t step_tokens, bool eager = false) {
+struct Run {
+  std::string device, format;
+  float key_bias = 0;
+  std::int64_t step_tokens = 4096;
+  bool eager = false;
+  bool reports = false;
+};
+
+Answers answer(const Run& run) {
   LoadOptions load;
-  if (key_bias != 0) load.key_bias_offsets = {{31, key_bias}, {30, -key_bias}};
+  if (run.key_bias != 0) load.key_bias_offsets = {{31, run.key_bias}, {30, -run.key_bias}};
   Engine engine(load_model(find_model(kTiny), load), tokenizer(), "tiny",
-                {.device = device, .kv_cache_dtype = format, .kv_cache_memory_bytes = 256 << 20, .enforce_eager = eager, .max_num_seqs = 16,
-                 .max_num_batched_tokens = step_tokens});
+                {.device = run.device, .kv_cache_dtype = run.format, .kv_cache_memory_bytes = 256 << 20, .enforce_eager = run.eager,
+                 .max_num_seqs = 16, .max_num_batched_tokens = run.step_tokens});
   const std::vector<std::vector<TokenId>> asked = prompts();
-  Answers answers{.texts = std::vector<std::string>(asked.size()), .stats = {}};
+  Answers answers{.tokens = std::vector<std::vector<TokenId>>(asked.size()), .reports = std::vector<std::vector<TokenReport>>(asked.size()), .stats = {}};
   for (std::size_t i = 0; i < asked.size(); ++i) {
     Request request{.prompt = asked[i]};
-    request.sampling = {.temperature = 0, .max_tokens = 32};
-    const Submitted submitted = engine.submit(request, [&answers, i](const Output& output) { answers.texts[i] += output.text; });
+    request.sampling = {.temperature = 0, .max_tokens = 32, .ignore_eos = true};
+    if (run.reports) request.sampling.logprobs = 5;
+    const Submitted submitted = engine.submit(request, [&answers, i](const Output& output) {
+      answers.tokens[i].insert(answers.tokens[i].end(), output.tokens.begin(), output.tokens.end());
+      answers.reports[i].insert(answers.reports[i].end(), output.reports.begin(), output.reports.end());
+    });
     EXPECT_EQ(submitted.status, SubmitStatus::accepted) << submitted.message;
   }
   while (engine.has_work()) engine.step();
@@ -70,29 +85,56 @@ Answers answer(const std::string& device, const std::string& format, float key_b
   return answers;
 }
 
-class DeviceParity : public testing::TestWithParam<std::string> {
+// Where two runs' greedy tokens first differ, the reference must have held both for equally likely within `tie` nats: a
+// rounding apart, not an error. Texts past that point say nothing more.
+void expect_same_text(const Answers& found, const Answers& reference, double tie, const std::string& what) {
+  double widest = 0;
+  int equal = 0;
+  for (std::size_t i = 0; i < reference.tokens.size(); ++i) {
+    ASSERT_EQ(found.tokens[i].size(), reference.tokens[i].size()) << what << ", prompt " << i;
+    const auto [at, other] = std::mismatch(reference.tokens[i].begin(), reference.tokens[i].end(), found.tokens[i].begin());
+    if (at == reference.tokens[i].end()) {
+      ++equal;
+      continue;
+    }
+    const TokenReport& report = reference.reports[i][static_cast<std::size_t>(at - reference.tokens[i].begin())];
+    double margin = INFINITY;
+    for (const TokenLogprob& top : report.top) {
+      if (top.token == *other) margin = report.chosen.logprob - top.logprob;
+    }
+    widest = std::max(widest, margin);
+    EXPECT_LE(margin, tie) << what << ", prompt " << i << ", token " << at - reference.tokens[i].begin();
+  }
+  std::printf("%s: %d of %zu texts equal, the others up to ties of %.3f nats\n", what.c_str(), equal, reference.tokens.size(), widest);
+  EXPECT_GE(equal, static_cast<int>(reference.tokens.size() / 2)) << what;
+}
+
+class DeviceParity : public testing::TestWithParam<std::pair<const char*, double>> {
  protected:
   void SetUp() override {
     if (!has_gpu()) GTEST_SKIP() << "no GPU that keel serves, or a build without CUDA";
   }
+  const std::string format = GetParam().first;
+  const double tie = GetParam().second;
 };
 
 TEST_P(DeviceParity, GreedyTextIsTheCpusForTheModelAndItsTwin) {
   for (const float key_bias : {0.0f, 300.0f}) {
-    const Answers cpu = answer("cpu", GetParam(), key_bias, 2048);
-    const Answers cuda = answer("cuda", GetParam(), key_bias, 2048);
-    EXPECT_EQ(cuda.texts, cpu.texts) << "key bias " << key_bias;
-    for (const auto& [route, rows] : cuda.stats.routes) std::printf("%s  %s: %ld rows\n", GetParam().c_str(), route.c_str(), static_cast<long>(rows));
+    const Answers cpu = answer({.device = "cpu", .format = format, .key_bias = key_bias, .reports = true});
+    const Answers cuda = answer({.device = "cuda", .format = format, .key_bias = key_bias});
+    expect_same_text(cuda, cpu, tie, fmt::format("{}, key bias {}", format, key_bias));
+    for (const auto& [route, rows] : cuda.stats.routes) std::printf("  %s: %ld rows\n", route.c_str(), static_cast<long>(rows));
   }
 }
 
 TEST_P(DeviceParity, ChunksGraphsAndEagerStepsGiveTheSameText) {
-  const std::vector<std::string> whole = answer("cuda", GetParam(), 0, 4096).texts;
-  EXPECT_EQ(answer("cuda", GetParam(), 0, 100).texts, whole);
-  EXPECT_EQ(answer("cuda", GetParam(), 0, 4096, true).texts, whole);
+  const Answers whole = answer({.device = "cuda", .format = format, .reports = true});
+  expect_same_text(answer({.device = "cuda", .format = format, .step_tokens = 100}), whole, tie, format + " in chunks of 100");
+  expect_same_text(answer({.device = "cuda", .format = format, .eager = true}), whole, tie, format + " without graphs");
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, DeviceParity, testing::Values("k16v16", "k16v8", "k8v8", "k16v4"));
+// Half an ulp here and there: f16 sums in 16-bit caches; in coarser ones a rounding may also tip a stored code.
+INSTANTIATE_TEST_SUITE_P(Formats, DeviceParity, testing::Values(std::pair{"k16v16", 0.05}, std::pair{"k16v8", 0.1}, std::pair{"k8v8", 0.2}, std::pair{"k16v4", 0.2}));
 
 }  // namespace
 }  // namespace keel

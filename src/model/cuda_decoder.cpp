@@ -45,6 +45,18 @@ std::vector<std::int64_t> graph_buckets(std::int64_t most) {
   return buckets;
 }
 
+// What the pointwise kernels' 16-byte accesses want of a model.
+const ModelConfig& checked(const ModelConfig& config) {
+  const auto whole_chunks = [](const char* what, std::int64_t size) {
+    if (size % 8 != 0) fail("--device cuda serves a {} that is a multiple of 8, found {}; --device cpu takes any", what, size);
+  };
+  whole_chunks("hidden size", config.hidden);
+  whole_chunks("feed-forward size", config.intermediate);
+  whole_chunks("head dim", config.head_dim);
+  whole_chunks("rotary dim", config.rotary_dim);
+  return config;
+}
+
 class CudaDecoder final : public Executor {
  public:
   CudaDecoder(const LoadedModel& model, const KvLayout& layout, const ExecutorLimits& limits, WorkerPool& workers);
@@ -101,7 +113,7 @@ class CudaDecoder final : public Executor {
 };
 
 CudaDecoder::CudaDecoder(const LoadedModel& model, const KvLayout& layout, const ExecutorLimits& limits, WorkerPool& workers)
-    : config_(model.config),
+    : config_(checked(model.config)),
       layout_(layout),
       limits_(limits),
       dtype_(device_dtype(config_)),
