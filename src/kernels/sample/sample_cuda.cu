@@ -149,6 +149,7 @@ class RowPart {
       });
       cg::this_cluster().sync();
       Sum sums[kBinsAThread] = {}, own = 0, total;
+#pragma unroll 2  // registers
       for (int peer = 0; peer < kBlocks; ++peer) {
         const Sum* bins = cg::this_cluster().map_shared_rank(shared_.bins, peer) + threadIdx.x * kBinsAThread;
         for (int i = 0; i < kBinsAThread; ++i) sums[i] += bins[i];
@@ -211,6 +212,7 @@ class RowPart {
     __syncthreads();
     Sum before = running - mine;
     total = 0;
+#pragma unroll 4  // registers
     for (int i = 0; i < kWarps; ++i) {
       if (i < warp) before += shared_.warp_sums[i];
       total += shared_.warp_sums[i];
