@@ -106,7 +106,8 @@ struct Bench {
             best = plan;
           }
         }
-        const SkinnyPlan guess = skinny_plans(args_of(p, is_awq, tokens, 0)).front();
+        const auto plans = skinny_plans(args_of(p, is_awq, tokens, 0));
+        const SkinnyPlan guess = plans.empty() ? SkinnyPlan() : plans.front();
         GemmArgs dense = args_of(p, is_awq, tokens, 0);
         if (is_awq) dense.weights.dense = scratch.data();
         int index = 0, best_index = -1;
