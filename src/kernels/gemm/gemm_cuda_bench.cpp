@@ -100,13 +100,14 @@ struct Bench {
         SkinnyPlan best;
         for (const SkinnyPlan& plan : skinny_plans(args_of(p, is_awq, tokens, 0))) {
           const double t = time_of(stream, count, [&](int i) { skinny_gemm(stream, args_of(p, is_awq, tokens, i), plan); });
-          if (prints_plans) std::printf("plan %s %s M=%lld wg=%d cluster=%d: %.2f us %.0f GB/s\n", is_awq ? "awq" : "f16", p.name, static_cast<long long>(tokens), plan.warpgroups, plan.cluster, t, bytes / t * 1e-3);
+          if (prints_plans) std::printf("plan %s %s M=%lld wg=%d cluster=%d x=%d: %.2f us %.0f GB/s\n", is_awq ? "awq" : "f16", p.name, static_cast<long long>(tokens), plan.warpgroups, plan.cluster, plan.streams_x, t, bytes / t * 1e-3);
           if (t < own) {
             own = t;
             best = plan;
           }
         }
-        const SkinnyPlan guess = skinny_plans(args_of(p, is_awq, tokens, 0)).front();
+        const auto plans = skinny_plans(args_of(p, is_awq, tokens, 0));
+        const SkinnyPlan guess = plans.empty() ? SkinnyPlan() : plans.front();
         GemmArgs dense = args_of(p, is_awq, tokens, 0);
         if (is_awq) dense.weights.dense = scratch.data();
         int index = 0, best_index = -1;
@@ -130,8 +131,8 @@ struct Bench {
           layer[0][tokens] += own;
           layer[1][tokens] += lib;
         }
-        std::snprintf(line, sizeof(line), "%-4s %-8s M=%-3lld own %7.2f us %5.0f GB/s %3.0f%% of the read's %7.2f us (wg %d cluster %d, guess %d %d) | %s %7.2f us (algorithm %d)\n", is_awq ? "awq" : "f16", p.name,
-                      static_cast<long long>(tokens), own, bytes / own * 1e-3, 100 * floor / own, floor, best.warpgroups, best.cluster, guess.warpgroups, guess.cluster, is_awq ? "expand+lib" : "library", lib, best_index);
+        std::snprintf(line, sizeof(line), "%-4s %-8s M=%-3lld own %7.2f us %5.0f GB/s %3.0f%% of the read's %7.2f us (wg %d cluster %d x %d, guess %d %d %d) | %s %7.2f us (algorithm %d)\n", is_awq ? "awq" : "f16", p.name,
+                      static_cast<long long>(tokens), own, bytes / own * 1e-3, 100 * floor / own, floor, best.warpgroups, best.cluster, best.streams_x, guess.warpgroups, guess.cluster, guess.streams_x, is_awq ? "expand+lib" : "library", lib, best_index);
         table += line;
         std::fputs(line, stdout);
         std::fflush(stdout);

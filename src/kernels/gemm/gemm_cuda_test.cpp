@@ -200,7 +200,7 @@ TEST_F(GemmCuda, EveryPlanOfTheSkinnyKernelIsRight) {
         for (const std::int64_t tokens : {1, 8, 13, 32, 50, 64}) {
           const GemmArgs like{.weights = m.weights, .x = nullptr, .tokens = tokens, .out = nullptr, .out_type = dtype};
           for (const SkinnyPlan& plan : skinny_plans(like)) {
-            SCOPED_TRACE(testing::Message() << plan.warpgroups << " warpgroups, cluster of " << plan.cluster);
+            SCOPED_TRACE(testing::Message() << plan.warpgroups << " warpgroups, cluster of " << plan.cluster << (plan.streams_x ? ", streamed x" : ""));
             expect_product(m, tokens, dtype, 0, *stream, [&](const GemmArgs& args) { skinny_gemm(*stream, args, plan); });
             if (HasFatalFailure()) return;
             ++plans;

@@ -1,6 +1,6 @@
 // One producer thread streams the weights of a block's slice of K through a ring in shared memory by bulk copies; the slice of x stays there.
 // Warpgroups multiply 64 rows of W each (wgmma, W on the wide side); the cluster's blocks push their f32 sums to the
-// block that owns the rows, which adds them in order of rank: the same bits every run. Work on weights begins before the
+// block that owns the rows, whose adding warps add them in order of rank: the same bits every run. Work on weights begins before the
 // previous kernel ends (programmatic dependent launch); x is awaited.
 #include "kernels/gemm/skinny_gemm.h"
 
@@ -40,8 +40,8 @@ struct SkinnyShape {
   int slice_blocks;  // most that one block of the cluster has
   int tiles;
   int warpgroups, stages;
+  bool streams_x;
   int stage_bytes;
-  int sum_stride;  // floats between tokens in `sums`
   int stages_at, sums_at, barriers_at, shared_bytes;
 };
 
@@ -94,175 +94,232 @@ struct Zeros<__nv_bfloat16> {
   }
 };
 
+template <class T>
+__device__ void store_out(const SkinnyShape& p, int token, std::int64_t n, float value) {
+  if (n >= p.rows || token >= p.tokens) return;
+  if (p.bias != nullptr) value += static_cast<float>(static_cast<const T*>(p.bias)[n]);
+  const std::int64_t at = token * p.rows + n;
+  if (p.is_f32_out) {
+    static_cast<float*>(p.out)[at] = value;
+  } else {
+    static_cast<T*>(p.out)[at] = static_cast<T>(value);
+  }
+}
+
+// Sums pushed to the block that owns the row: [source block][owned row][token] floats, a row's 32-byte pieces of eight tokens
+// exchanged by the row's low bits, so that neither side meets the same banks.
+template <int kTokens>
+__device__ inline int piece_of(int token, int owned_row) {
+  return ((token / 8) ^ (owned_row & (kTokens / 8 - 1))) * 32 + token % 8 * 4;
+}
+
+// Warps: 4 · warpgroups multiply, one asks for copies, three add up.
 template <class T, int kTokens, bool kAwq>
-__global__ void __launch_bounds__(max_warpgroups(kTokens) * 128 + 32, 1)
+__global__ void __launch_bounds__((max_warpgroups(kTokens) + 1) * 128, 1)
     skinny_kernel(const __grid_constant__ CUtensorMap weights_map, const __grid_constant__ CUtensorMap x_map, const SkinnyShape p) {
   extern __shared__ std::byte raw_shared[];
   const u32 raw = ptx::shared_address(raw_shared);
   const u32 shared = (raw + 1023) & ~1023u;
   std::byte* const shared_pointer = raw_shared + (shared - raw);
-  const u32 stages = shared + p.stages_at;
+  const u32 stages = shared + p.stages_at, sums = shared + p.sums_at;
   const u32 full = shared + p.barriers_at, empty = full + p.stages * 8;
   const u32 x_ready = empty + p.stages * 8, sums_ready = x_ready + 8, sums_free = x_ready + 16;
 
-  const int rank = static_cast<int>(ptx::cluster_rank());
-  const int cluster = static_cast<int>(gridDim.x / ptx::cluster_count());
-  const int warps = 4 * p.warpgroups;  // that multiply
-  if (threadIdx.x == 0) {
-    for (int stage = 0; stage < p.stages; ++stage) {
-      ptx::barrier_init(full + stage * 8, 1);
-      ptx::barrier_init(empty + stage * 8, warps);
-    }
-    ptx::barrier_init(x_ready, 1);
-    ptx::barrier_init(sums_ready, cluster * warps);
-    ptx::barrier_init(sums_free, cluster * warps);
-    ptx::barrier_init_done();
-  }
-  ptx::cluster_sync();
-  ptx::allow_next_kernel();
-
+  const int rank = static_cast<int>(ptx::cluster_rank()), clusters = static_cast<int>(ptx::cluster_count());
+  const int cluster = static_cast<int>(gridDim.x) / clusters, first_tile = static_cast<int>(ptx::cluster_index());
+  const int warps = 4 * p.warpgroups, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int first_block = static_cast<int>(static_cast<std::int64_t>(rank) * p.blocks / cluster);
   const int blocks = static_cast<int>(static_cast<std::int64_t>(rank + 1) * p.blocks / cluster) - first_block;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int owned_rows = p.warpgroups * 64 / cluster;
+  constexpr int kAdders = 3;
   constexpr int kChunks = kAwq ? 2 : 1;  // 64 columns of x in a block of K
   constexpr int kChunkBytes = kTokens * kRowBytes;
 
   if (warp == warps) {
+    const u64 once = ptx::evict_first_policy(), keep = ptx::evict_last_policy();
+    const int steps = (p.tiles - first_tile + clusters - 1) / clusters * blocks, ring = min(steps, p.stages);
+    const auto ask_weights = [&](int step) {
+      const int tile = first_tile + step / blocks * clusters, block = first_block + step % blocks;
+      const u32 stage = stages + step % p.stages * p.stage_bytes, barrier = full + step % p.stages * 8;
+      const int x_bytes = p.streams_x ? kChunks * kChunkBytes : 0;
+      if constexpr (kAwq) {
+        const std::int64_t row_tile = static_cast<std::int64_t>(tile) * p.warpgroups;
+        const int present = static_cast<int>(min(static_cast<std::int64_t>(p.warpgroups), (p.rows + 63) / 64 - row_tile));
+        ptx::barrier_arrive_expect(barrier, x_bytes + present * kAwqTileBytes);
+        for (int i = 0; i < present; ++i) {
+          const std::int64_t at = (row_tile + i) * p.blocks + block;
+          const u32 to = stage + x_bytes + i * kAwqTileBytes;
+          ptx::copy_bytes(to, p.packed + at * kAwqCodeBytes, kAwqCodeBytes, barrier, once);
+          ptx::copy_bytes(to + kAwqCodeBytes, p.group_scales + at * kAwqScaleBytes, kAwqScaleBytes, barrier, once);
+        }
+      } else {
+        ptx::barrier_arrive_expect(barrier, x_bytes + p.warpgroups * kDenseTileBytes);
+        ptx::copy_box(stage + x_bytes, &weights_map, block * 64, tile * p.warpgroups * 64, barrier, once);
+      }
+    };
+    const auto ask_x = [&](u32 to, int block, u32 barrier) {
+      for (int chunk = 0; chunk < kChunks; ++chunk) {
+        ptx::copy_box(to + chunk * kChunkBytes, &x_map, ((first_block + block) * kChunks + chunk) * 64, 0, barrier, keep);
+      }
+    };
+    const auto ask_streamed_x = [&](int step) {
+      ask_x(stages + step % p.stages * p.stage_bytes, step % blocks, full + step % p.stages * 8);
+    };
+
     if (lane == 0) {
-      const u64 once = ptx::evict_first_policy(), keep = ptx::evict_last_policy();
-      int tile = static_cast<int>(ptx::cluster_index()), block = 0;
-      bool is_x_asked = false;
-      for (int step = 0;; ++step) {
-        const int stage = step % p.stages;
-        if (!is_x_asked && (step == p.stages || tile >= p.tiles)) {
-          ptx::wait_for_previous_kernel();
-          ptx::barrier_arrive_expect(x_ready, blocks * kChunks * kChunkBytes);
-          for (int chunk = 0; chunk < blocks * kChunks; ++chunk) {
-            ptx::copy_box(shared + chunk * kChunkBytes, &x_map, (first_block * kChunks + chunk) * 64, 0, x_ready, keep);
-          }
-          is_x_asked = true;
-        }
-        if (tile >= p.tiles) break;
-        if (step >= p.stages) ptx::barrier_wait(empty + stage * 8, (step / p.stages - 1) & 1);
-        const u32 to = stages + stage * p.stage_bytes, barrier = full + stage * 8;
-        if constexpr (kAwq) {
-          const std::int64_t row_tiles = (p.rows + 63) / 64;
-          const int present = static_cast<int>(min(static_cast<std::int64_t>(p.warpgroups), row_tiles - static_cast<std::int64_t>(tile) * p.warpgroups));
-          ptx::barrier_arrive_expect(barrier, present * kAwqTileBytes);
-          for (int i = 0; i < present; ++i) {
-            const std::int64_t at = (static_cast<std::int64_t>(tile) * p.warpgroups + i) * p.blocks + first_block + block;
-            ptx::copy_bytes(to + i * kAwqTileBytes, p.packed + at * kAwqCodeBytes, kAwqCodeBytes, barrier, once);
-            ptx::copy_bytes(to + i * kAwqTileBytes + kAwqCodeBytes, p.group_scales + at * kAwqScaleBytes, kAwqScaleBytes, barrier, once);
-          }
-        } else {
-          ptx::barrier_arrive_expect(barrier, p.warpgroups * kDenseTileBytes);
-          ptx::copy_box(to, &weights_map, (first_block + block) * 64, tile * p.warpgroups * 64, barrier, once);
-        }
-        if (++block == blocks) {
-          block = 0;
-          tile += static_cast<int>(ptx::cluster_count());
-        }
+      for (int stage = 0; stage < p.stages; ++stage) {
+        ptx::barrier_init(full + stage * 8, 1);
+        ptx::barrier_init(empty + stage * 8, warps);
+      }
+      ptx::barrier_init(x_ready, 1);
+      ptx::barrier_init(sums_ready, 1);
+      ptx::barrier_init(sums_free, cluster * kAdders);
+      ptx::barrier_init_done();
+      for (int step = 0; step < ring; ++step) ask_weights(step);
+    }
+    __syncwarp();
+    ptx::cluster_sync();
+    ptx::allow_next_kernel();
+    if (lane == 0) {
+      ptx::wait_for_previous_kernel();
+      if (p.streams_x) {
+        for (int step = 0; step < ring; ++step) ask_streamed_x(step);
+      } else {
+        ptx::barrier_arrive_expect(x_ready, blocks * kChunks * kChunkBytes);
+        for (int block = 0; block < blocks; ++block) ask_x(shared + block * kChunks * kChunkBytes, block, x_ready);
+      }
+      for (int step = ring; step < steps; ++step) {
+        ptx::barrier_wait(empty + step % p.stages * 8, (step / p.stages - 1) & 1);
+        ask_weights(step);
+        if (p.streams_x) ask_streamed_x(step);
       }
     }
     __syncwarp();
+  } else if (warp > warps) {
+    ptx::cluster_sync();
+    ptx::allow_next_kernel();
+    if (cluster > 1) {
+      const u32 free_of_peer = ptx::remote_address(sums_free, lane % cluster);
+      const int token_pairs = (p.tokens + 1) / 2;
+      int turn = 0;
+      for (int tile = first_tile; tile < p.tiles; tile += clusters, ++turn) {
+        if (warp == warps + 1 && lane == 0) ptx::barrier_arrive_expect(sums_ready, cluster * owned_rows * token_pairs * 8);
+        ptx::barrier_wait(sums_ready, turn & 1);
+        for (int i = threadIdx.x - (warps + 1) * 32; i < owned_rows * token_pairs; i += kAdders * 32) {
+          const int row = i % owned_rows, token = i / owned_rows * 2;
+          const std::byte* from = shared_pointer + p.sums_at + row * kTokens * 4 + piece_of<kTokens>(token, row);
+          float2 total = {0, 0};
+          for (int source = 0; source < cluster; ++source) {
+            const float2 sum = *reinterpret_cast<const float2*>(from + source * owned_rows * kTokens * 4);
+            total.x += sum.x;
+            total.y += sum.y;
+          }
+          const std::int64_t n = static_cast<std::int64_t>(tile) * p.warpgroups * 64 + rank * owned_rows + row;
+          store_out<T>(p, token, n, total.x);
+          store_out<T>(p, token + 1, n, total.y);
+        }
+        __syncwarp();
+        if (lane < cluster) ptx::barrier_arrive_remote(free_of_peer);
+      }
+    }
   } else {
+    ptx::cluster_sync();
+    ptx::allow_next_kernel();
     const int warpgroup = warp / 4, group = lane / 4, pair = lane % 4;
     const int row = warp * 16 + group;  // in the tile; and row + 8
-    const int owned_rows = p.warpgroups * 64 / cluster;
-    u32 sum_address[2];  // of (token 0, row) in the block that owns the row
+    u32 sum_address[2], ready[2];       // in the block that owns the row
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int owner = (row + half * 8) / owned_rows;
-      const int at = rank * kTokens * p.sum_stride + (row + half * 8) % owned_rows;
-      sum_address[half] = ptx::remote_address(shared + p.sums_at + at * 4, owner);
+      const int owner = (row + half * 8) / owned_rows, owned = (row + half * 8) % owned_rows;
+      sum_address[half] = ptx::remote_address(sums, owner) + (rank * owned_rows + owned) * kTokens * 4;
+      ready[half] = ptx::remote_address(sums_ready, owner);
     }
-    const u32 ready_of_peer = ptx::remote_address(sums_ready, lane % cluster), free_of_peer = ptx::remote_address(sums_free, lane % cluster);
-
-    int step = 0, turn = 0;
-    for (int tile = static_cast<int>(ptx::cluster_index()); tile < p.tiles; tile += static_cast<int>(ptx::cluster_count()), ++turn) {
+    int stage = 0;
+    u32 parity = 0;
+    const auto next_stage = [&] {
+      if (++stage == p.stages) {
+        stage = 0;
+        parity ^= 1;
+      }
+    };
+    int turn = 0;
+    for (int tile = first_tile; tile < p.tiles; tile += clusters, ++turn) {
       float sum[kTokens / 2];
-      if (turn == 0) ptx::barrier_wait(x_ready, 0);
+      if (turn == 0 && !p.streams_x) ptx::barrier_wait(x_ready, 0);
       if constexpr (kAwq) {
 #pragma unroll
         for (float& s : sum) s = 0;
-        for (int block = 0; block < blocks; ++block, ++step) {
-          const int stage = step % p.stages;
-          ptx::barrier_wait(full + stage * 8, (step / p.stages) & 1);
-          const std::byte* from = shared_pointer + p.stages_at + stage * p.stage_bytes + warpgroup * kAwqTileBytes;
-          const uint4 codes[2] = {reinterpret_cast<const uint4*>(from)[threadIdx.x % 128],
-                                  reinterpret_cast<const uint4*>(from)[128 + threadIdx.x % 128]};
+        for (int block = 0; block < blocks; ++block, next_stage()) {
+          ptx::barrier_wait(full + stage * 8, parity);
+          const u32 x = p.streams_x ? stages + stage * p.stage_bytes : shared + block * kChunks * kChunkBytes;
+          const std::byte* from =
+              shared_pointer + p.stages_at + stage * p.stage_bytes + (p.streams_x ? kChunks * kChunkBytes : 0) + warpgroup * kAwqTileBytes;
           const u32* rows = reinterpret_cast<const u32*>(from + kAwqCodeBytes) + row % 64;
           const u32 row_g = rows[0], row_g8 = rows[8];
-          __syncwarp();
-          if (lane == 0) ptx::barrier_arrive(empty + stage * 8);
           const Zeros<T> zeros(row_g >> 16, row_g8 >> 16);
-          const u32 words[8] = {codes[0].x, codes[0].y, codes[0].z, codes[0].w, codes[1].x, codes[1].y, codes[1].z, codes[1].w};
+          float group_sum[kTokens / 2];
           u32 a[8][4];
 #pragma unroll
-          for (int i = 0; i < 8; ++i) {
-            zeros.subtract(words[i], a[i]);
-            ptx::pin(a[i]);
-          }
-          float group_sum[kTokens / 2];
-          ptx::wgmma_fence();
+          for (int half = 0; half < 2; ++half) {
+            const uint4 codes = reinterpret_cast<const uint4*>(from)[half * 128 + threadIdx.x % 128];
+            const u32 words[4] = {codes.x, codes.y, codes.z, codes.w};
+            if (half == 1 && !p.streams_x) {  // all of the stage is in registers
+              __syncwarp();
+              if (lane == 0) ptx::barrier_arrive(empty + stage * 8);
+            }
 #pragma unroll
-          for (int i = 0; i < 8; ++i) {
-            const u64 x = ptx::matrix_descriptor(shared + (block * 2 + i / 4) * kChunkBytes + i % 4 * 32);
-            ptx::wgmma<T, kTokens>(group_sum, a[i], x, i > 0);
+            for (int i = 0; i < 4; ++i) {
+              zeros.subtract(words[i], a[half * 4 + i]);
+              ptx::pin(a[half * 4 + i]);
+            }
+            ptx::wgmma_fence();
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+              ptx::wgmma<T, kTokens>(group_sum, a[half * 4 + i], ptx::matrix_descriptor(x + half * kChunkBytes + i * 32), half > 0 || i > 0);
+            }
+            ptx::wgmma_commit();
           }
-          ptx::wgmma_commit();
           ptx::wgmma_wait<0>();
           ptx::pin(group_sum);
+          if (p.streams_x && lane == 0) ptx::barrier_arrive(empty + stage * 8);
           const float scale_g = __half2float(__ushort_as_half(static_cast<unsigned short>(row_g & 0xffff)));
           const float scale_g8 = __half2float(__ushort_as_half(static_cast<unsigned short>(row_g8 & 0xffff)));
 #pragma unroll
           for (int i = 0; i < kTokens / 2; ++i) sum[i] = fmaf(i & 2 ? scale_g8 : scale_g, group_sum[i], sum[i]);
         }
       } else {
-        for (int block = 0; block < blocks; ++block, ++step) {
-          const int stage = step % p.stages;
-          ptx::barrier_wait(full + stage * 8, (step / p.stages) & 1);
-          const u64 weights = ptx::matrix_descriptor(stages + stage * p.stage_bytes + warpgroup * kDenseTileBytes);
-          const u64 x = ptx::matrix_descriptor(shared + block * kChunkBytes);
+        u32 last_empty = 0;
+        for (int block = 0; block < blocks; ++block, next_stage()) {
+          ptx::barrier_wait(full + stage * 8, parity);
+          const u32 at = stages + stage * p.stage_bytes;
+          const u64 weights = ptx::matrix_descriptor(at + (p.streams_x ? kChunkBytes : 0) + warpgroup * kDenseTileBytes);
+          const u64 x = ptx::matrix_descriptor(p.streams_x ? at : shared + block * kChunkBytes);
           ptx::wgmma_fence();
 #pragma unroll
           for (int i = 0; i < 4; ++i) ptx::wgmma<T, kTokens>(sum, weights + 2 * i, x + 2 * i, block > 0 || i > 0);
           ptx::wgmma_commit();
           ptx::wgmma_wait<1>();
-          if (block > 0 && lane == 0) ptx::barrier_arrive(empty + (step - 1) % p.stages * 8);
+          if (block > 0 && lane == 0) ptx::barrier_arrive(last_empty);
+          last_empty = empty + stage * 8;
         }
         ptx::wgmma_wait<0>();
         ptx::pin(sum);
-        if (lane == 0) ptx::barrier_arrive(empty + (step - 1) % p.stages * 8);
+        if (lane == 0) ptx::barrier_arrive(last_empty);
       }
 
+      if (cluster == 1) {
+        const std::int64_t n = static_cast<std::int64_t>(tile) * p.warpgroups * 64 + row;
+#pragma unroll
+        for (int i = 0; i < kTokens / 2; ++i) store_out<T>(p, i / 4 * 8 + pair * 2 + i % 2, n + (i & 2) * 4, sum[i]);
+        continue;
+      }
       if (turn > 0) ptx::barrier_wait(sums_free, (turn - 1) & 1);
 #pragma unroll
-      for (int i = 0; i < kTokens / 2; ++i) {
-        const int token = i / 4 * 8 + pair * 2 + i % 2;
-        if (token < p.tokens) ptx::store_remote(sum_address[i / 2 % 2] + token * p.sum_stride * 4, sum[i]);
+      for (int i = 0; i < kTokens / 4; ++i) {
+        const int token = i / 2 * 8 + pair * 2, half = i % 2;
+        const int piece = piece_of<kTokens>(token, (row + half * 8) % owned_rows);
+        if (token < p.tokens) ptx::store_remote(sum_address[half] + piece, sum[2 * i], sum[2 * i + 1], ready[half]);
       }
-      __syncwarp();
-      if (lane < cluster) ptx::barrier_arrive_remote(ready_of_peer);
-      ptx::barrier_wait(sums_ready, turn & 1);
-
-      const float* sums = reinterpret_cast<const float*>(shared_pointer + p.sums_at);
-      for (int i = threadIdx.x; i < owned_rows * p.tokens; i += warps * 32) {
-        const int token = i / owned_rows, owned = i % owned_rows;
-        const std::int64_t n = static_cast<std::int64_t>(tile) * p.warpgroups * 64 + rank * owned_rows + owned;
-        float total = 0;
-        for (int source = 0; source < cluster; ++source) total += sums[(source * kTokens + token) * p.sum_stride + owned];
-        if (n >= p.rows) continue;
-        if (p.bias != nullptr) total += static_cast<float>(static_cast<const T*>(p.bias)[n]);
-        const std::int64_t at = token * p.rows + n;
-        if (p.is_f32_out) {
-          static_cast<float*>(p.out)[at] = total;
-        } else {
-          static_cast<T*>(p.out)[at] = static_cast<T>(total);
-        }
-      }
-      __syncwarp();
-      if (lane < cluster) ptx::barrier_arrive_remote(free_of_peer);
     }
   }
   ptx::cluster_sync();  // no block leaves while others write to its shared memory
@@ -287,10 +344,12 @@ SkinnyShape shape_of(const GemmArgs& args, SkinnyPlan plan) {
   p.slice_blocks = (p.blocks + plan.cluster - 1) / plan.cluster;
   p.tiles = static_cast<int>((w.rows + tile_rows - 1) / tile_rows);
   p.warpgroups = plan.warpgroups;
-  p.stage_bytes = plan.warpgroups * (is_awq ? kAwqTileBytes : kDenseTileBytes);
-  p.sum_stride = (tile_rows / plan.cluster + 15) / 16 * 16 + 4;  // 4 modulo 16: a warp's stores fall in 32 banks
-  p.stages_at = p.slice_blocks * block_columns / 64 * padded * kRowBytes;
-  const int sums_bytes = plan.cluster * padded * p.sum_stride * 4;
+  p.streams_x = plan.streams_x;
+  const int x_block_bytes = block_columns / 64 * padded * kRowBytes;
+  const int weights_bytes = plan.warpgroups * (is_awq ? kAwqTileBytes : kDenseTileBytes);
+  p.stage_bytes = (weights_bytes + (plan.streams_x ? x_block_bytes : 0) + 1023) / 1024 * 1024;
+  p.stages_at = plan.streams_x ? 0 : p.slice_blocks * x_block_bytes;
+  const int sums_bytes = plan.cluster > 1 ? tile_rows * padded * 4 : 0;
   const int left = kSharedBytes - 1024 - p.stages_at - sums_bytes - (2 * kMaxStages + 3) * 8;
   const int most_steps = (p.tiles + plan.cluster - 1) * p.slice_blocks;
   p.stages = left < 0 ? 0 : std::min({left / p.stage_bytes, kMaxStages, std::max(most_steps, kMinStages)});
@@ -323,7 +382,7 @@ CUtensorMap tensor_map(DType dtype, const void* matrix, std::int64_t rows, std::
 template <class T, int kTokens, bool kAwq>
 void launch(cudaStream_t stream, const GemmArgs& args, const SkinnyShape& p, SkinnyPlan plan) {
   constexpr auto* kernel = &skinny_kernel<T, kTokens, kAwq>;
-  const unsigned threads = static_cast<unsigned>(plan.warpgroups * 128 + 32), cluster = static_cast<unsigned>(plan.cluster);
+  const unsigned threads = static_cast<unsigned>((plan.warpgroups + 1) * 128), cluster = static_cast<unsigned>(plan.cluster);
   cudaLaunchAttribute attributes[2];
   attributes[0].id = cudaLaunchAttributeClusterDimension;
   attributes[0].val.clusterDim.x = cluster;
@@ -371,17 +430,18 @@ std::vector<SkinnyPlan> skinny_plans(const GemmArgs& args) {
     double cost;
   };
   std::vector<Ranked> ranked;
-  for (int cluster = 1; cluster <= kMaxCluster; cluster *= 2) {
-    for (int warpgroups = 1; warpgroups <= max_warpgroups(static_cast<int>(args.tokens)); ++warpgroups) {
-      const SkinnyPlan plan{warpgroups, cluster};
-      const SkinnyShape p = shape_of(args, plan);
-      if (p.stages == 0) continue;
-      // The most steps that one block does, in tile bytes, and a little for each block of a cluster's sums.
-      const int clusters = 132 / cluster;
-      const int turns = (p.tiles + clusters - 1) / clusters;
-      const double ring = static_cast<double>(p.stages) * p.stage_bytes;
-      const double cost = static_cast<double>(turns) * p.slice_blocks * p.stage_bytes + 4096.0 * cluster * turns + (ring < 64e3 ? 64e3 - ring : 0);
-      ranked.push_back({plan, cost});
+  for (const bool streams_x : {false, true}) {
+    for (int cluster = 1; cluster <= kMaxCluster; cluster *= 2) {
+      for (int warpgroups = 1; warpgroups <= max_warpgroups(static_cast<int>(args.tokens)); ++warpgroups) {
+        const SkinnyPlan plan{warpgroups, cluster, streams_x};
+        const SkinnyShape p = shape_of(args, plan);
+        if (p.stages == 0) continue;
+        // The most steps that one block does, in bytes, and a little for each turn of a cluster.
+        const int turns = (p.tiles + 132 / cluster - 1) / (132 / cluster);
+        const double ring = static_cast<double>(p.stages) * p.stage_bytes;
+        const double cost = static_cast<double>(turns) * (p.slice_blocks * p.stage_bytes + (cluster > 1 ? 16e3 : 4e3)) + (ring < 64e3 ? 64e3 - ring : 0);
+        ranked.push_back({plan, cost});
+      }
     }
   }
   std::stable_sort(ranked.begin(), ranked.end(), [](const Ranked& a, const Ranked& b) { return a.cost < b.cost; });
