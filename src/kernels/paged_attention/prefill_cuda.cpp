@@ -3,25 +3,34 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "kernels/paged_attention/prefill_cuda_native.h"
 #include "kernels/paged_attention/prefill_cuda_plain.h"
 
 namespace keel::cuda {
 namespace {
 
 constexpr std::int64_t kPlainHeadDims[] = {64, 80, 96, 128, 256};
+constexpr std::int64_t kNativeHeadDims[] = {64, 80, 96, 128, 256};
 
-// What both the pages' readers want of a format; empty when served.
-std::string format_refusal(const char* route, const KvLayout& layout, DType dtype, std::int64_t heads) {
+// Empty when served.
+std::string refusal(const char* route, const KvLayout& layout, DType dtype, std::int64_t heads, std::span<const std::int64_t> head_dims) {
   const auto [key, value] = layout.format();
+  const std::int64_t kv_heads = layout.geometry().kv_heads, head_dim = layout.geometry().head_dim;
   if (dtype != DType::f16 && dtype != DType::bf16) return fmt::format("{}: model type {}, wanted f16 or bf16", route, name(dtype));
   if (layout.order() != PageOrder::cuda) return fmt::format("{}: pages in the CPU's order", route);
   if (key != dtype && key != DType::e4m3) return fmt::format("{}: keys in {}, wanted {} or fp8_e4m3", route, name(key), name(dtype));
   if (value != dtype && value != DType::e4m3 && value != DType::u4) {
     return fmt::format("{}: values in {}, wanted {}, fp8_e4m3 or u4", route, name(value), name(dtype));
   }
-  const std::int64_t kv_heads = layout.geometry().kv_heads;
   if (heads < 1 || heads % kv_heads != 0) return fmt::format("{}: {} heads over {} KV heads, wanted a multiple", route, heads, kv_heads);
+  if (std::ranges::find(head_dims, head_dim) == head_dims.end()) {
+    return fmt::format("{}: head dim {}, wanted one of {}", route, head_dim, fmt::join(head_dims, ", "));
+  }
   return {};
+}
+
+void check_rows(const PrefillAttentionArgs& args) {
+  for (const PrefillSequence& s : args.sequences) keel::check(s.rows == s.context, "fresh prompts have nothing cached before them");
 }
 
 }  // namespace
@@ -30,6 +39,12 @@ struct PrefillAttention::State {
   KvLayout layout;
   DType dtype;
   std::int64_t heads;
+  std::unique_ptr<NativePrefill> native;
+
+  NativePrefill& served() {
+    if (!native) fail("prefill attention through cuDNN: {}", "this geometry was refused, or given no workspace");
+    return *native;
+  }
 };
 
 PrefillAttention::PrefillAttention(const KvLayout& layout,
@@ -37,25 +52,33 @@ PrefillAttention::PrefillAttention(const KvLayout& layout,
                                    std::int64_t heads,
                                    std::int64_t max_rows,
                                    std::int64_t workspace_bytes)
-    : state_(new State{layout, dtype, heads}) {
-  (void)max_rows, (void)workspace_bytes;
+    : state_(new State{layout, dtype, heads, nullptr}) {
+  if (workspace_bytes > 0 && native_refusal().empty()) {
+    state_->native = std::make_unique<NativePrefill>(layout, dtype, heads, max_rows, workspace_bytes);
+  }
 }
 PrefillAttention::~PrefillAttention() = default;
 
 std::string PrefillAttention::plain_refusal() const {
-  constexpr const char* kRoute = "plain prefill attention on CUDA";
-  std::string refusal = format_refusal(kRoute, state_->layout, state_->dtype, state_->heads);
-  if (!refusal.empty()) return refusal;
-  const std::int64_t dim = state_->layout.geometry().head_dim;
-  if (std::ranges::find(kPlainHeadDims, dim) == std::end(kPlainHeadDims)) {
-    return fmt::format("{}: head dim {}, wanted 64, 80, 96, 128 or 256", kRoute, dim);
-  }
-  return {};
+  return refusal("plain prefill attention on CUDA", state_->layout, state_->dtype, state_->heads, kPlainHeadDims);
+}
+std::string PrefillAttention::native_refusal() const {
+  return refusal("prefill attention through cuDNN", state_->layout, state_->dtype, state_->heads, kNativeHeadDims);
 }
 
 void PrefillAttention::plain(cudaStream_t stream, const PrefillAttentionArgs& args) {
-  if (const std::string refusal = plain_refusal(); !refusal.empty()) fail("{}", refusal);
+  if (const std::string refused = plain_refusal(); !refused.empty()) fail("{}", refused);
   prefill_plain(stream, args);
 }
+
+void PrefillAttention::fresh(cudaStream_t stream, const PrefillAttentionArgs& args) {
+  check_rows(args);
+  state_->served().fresh(stream, args, false);
+}
+void PrefillAttention::gather(cudaStream_t stream, const PrefillAttentionArgs& args) { state_->served().gather(stream, args, false); }
+void PrefillAttention::prepare_fresh(const PrefillAttentionArgs& args) { state_->served().fresh(nullptr, args, true); }
+void PrefillAttention::prepare_gather(const PrefillAttentionArgs& args) { state_->served().gather(nullptr, args, true); }
+
+std::int64_t PrefillAttention::workspace_bytes() const { return state_->native ? state_->native->workspace_bytes() : 0; }
 
 }  // namespace keel::cuda

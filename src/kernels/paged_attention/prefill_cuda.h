@@ -3,7 +3,8 @@
 //   fresh   whole prompts with nothing cached: cuDNN straight on the activations, whose V has been rounded in place
 //   gather  a cached prefix or a chunk: pages into one bounded workspace in the model's type, then cuDNN with a bottom-right
 //           causal mask; contexts past the workspace in tiles merged by their log-sum-exp
-// All agree within the bound that the test states.
+// All agree within the bound that the test states. A NaN or an infinity in the cache may reach every row of its own sequence,
+// and no other sequence's.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -44,15 +45,20 @@ struct PrefillAttentionArgs {
   std::int64_t kv_stride = 0;
 };
 
-// Owns cuDNN's handle, its plans (built once a shape bucket and kept) and the gather's workspace.
+// Owns cuDNN's handle, its plans (built once a shape bucket and kept) and the gather's workspace. One stream at a time.
 class PrefillAttention {
  public:
+  // max_rows: of a call. workspace_bytes 0: the plain route alone.
   PrefillAttention(const KvLayout& layout, DType dtype, std::int64_t heads, std::int64_t max_rows, std::int64_t workspace_bytes);
   ~PrefillAttention();
 
   void plain(cudaStream_t stream, const PrefillAttentionArgs& args);
   void fresh(cudaStream_t stream, const PrefillAttentionArgs& args);   // every sequence: rows == context
   void gather(cudaStream_t stream, const PrefillAttentionArgs& args);
+
+  // Builds what the first such call would build (tens of milliseconds a plan): lengths and strides matter, pointers do not.
+  void prepare_fresh(const PrefillAttentionArgs& args);
+  void prepare_gather(const PrefillAttentionArgs& args);
 
   // Empty where the route serves this geometry; else the missing cell, named.
   std::string plain_refusal() const;

@@ -109,11 +109,8 @@ class PrefillScene {
     for (std::size_t at = 0; at < out.size(); ++at) verdict.overwritten += !ours[at] && out[at] != kPoison;
     std::uint64_t draw = 0;
     for (const PrefillSequence& s : sequences_) {
-      std::vector<std::int64_t> rows = {0, s.rows - 1, static_cast<std::int64_t>(random_u64(seed_, draw++) % s.rows)};
-      std::ranges::sort(rows);
-      rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
-      for (const std::int64_t row : rows) {
-        for (int n = 0; n < 2; ++n) judge_row(out, s, row, random_u64(seed_, 1000 + draw++) % heads_, values, p_unit, interleaved_heads, verdict);
+      for (const std::int64_t row : {std::int64_t{0}, s.rows - 1, static_cast<std::int64_t>(random_u64(seed_, draw++) % s.rows)}) {
+        judge_row(out, s, row, random_u64(seed_, 1000 + draw++) % heads_, values, p_unit, interleaved_heads, verdict);
       }
     }
     return verdict;

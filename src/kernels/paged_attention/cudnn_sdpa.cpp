@@ -1,0 +1,149 @@
+#include "kernels/paged_attention/cudnn_sdpa.h"
+
+#define CUDNN_FRONTEND_SKIP_JSON_LIB
+#include <cudnn_frontend.h>
+
+#include <map>
+#include <unordered_map>
+
+#include "device/cuda.h"
+
+namespace keel::cuda {
+namespace {
+
+namespace fe = cudnn_frontend;
+
+enum Uid : std::int64_t { kQ = 1, kK, kV, kOut, kStats, kQLengths, kKvLengths, kQOffsets, kKvOffsets, kOutOffsets };
+
+void check(cudnnStatus_t status, const char* what) {
+  if (status != CUDNN_STATUS_SUCCESS) fail("cuDNN {}: {}: {}", cudnnGetVersion(), what, cudnnGetErrorString(status));
+}
+
+void check(fe::error_t error, const SdpaShape& s) {
+  if (error.is_good()) return;
+  fail("cuDNN {} has no attention for {} sequences of {} rows over {} tokens, {}/{} heads of {} in {}{}{}: {}", cudnnGetVersion(), s.batch,
+       s.q_tokens, s.kv_tokens, s.heads, s.kv_heads, s.head_dim, name(s.dtype), s.causal ? ", causal" : "",
+       s.lengths == SdpaLengths::exact ? "" : s.lengths == SdpaLengths::padded ? ", padded" : ", ragged", error.get_message());
+}
+
+struct Plan {
+  fe::graph::Graph graph;
+  std::int64_t workspace_bytes = 0;
+};
+
+std::unique_ptr<Plan> build(cudnnHandle_t handle, const SdpaShape& s) {
+  auto plan = std::make_unique<Plan>();
+  fe::graph::Graph& graph = plan->graph;
+  graph.set_io_data_type(s.dtype == DType::f16 ? fe::DataType_t::HALF : fe::DataType_t::BFLOAT16)
+      .set_intermediate_data_type(fe::DataType_t::FLOAT)
+      .set_compute_data_type(fe::DataType_t::FLOAT);
+
+  const auto integers = [&](Uid uid, const char* what, std::int64_t count) {
+    return graph.tensor(
+        fe::graph::Tensor_attributes().set_name(what).set_uid(uid).set_dim({count, 1, 1, 1}).set_stride({1, 1, 1, 1}).set_data_type(fe::DataType_t::INT32));
+  };
+  // Offsets, lengths and strides of a ragged tensor: cuDNN takes the sequences' starts from the offsets.
+  const auto strides = [&](std::int64_t token, std::int64_t sequence, std::int64_t tokens) {
+    return std::vector<std::int64_t>{s.lengths == SdpaLengths::ragged ? tokens * token : sequence, s.head_dim, token, 1};
+  };
+  const auto input = [&](Uid uid, const char* what, std::int64_t heads, std::int64_t tokens, std::int64_t stride, std::int64_t sequence,
+                         const std::shared_ptr<fe::graph::Tensor_attributes>& offsets) {
+    auto attributes = fe::graph::Tensor_attributes()
+                          .set_name(what)
+                          .set_uid(uid)
+                          .set_dim({s.batch, heads, tokens, s.head_dim})
+                          .set_stride(strides(stride, sequence, tokens));
+    if (offsets) attributes.set_ragged_offset(offsets);
+    return graph.tensor(attributes);
+  };
+  std::shared_ptr<fe::graph::Tensor_attributes> q_offsets, kv_offsets, out_offsets;
+  if (s.lengths == SdpaLengths::ragged) {
+    q_offsets = integers(kQOffsets, "q_offsets", s.batch + 1);
+    kv_offsets = integers(kKvOffsets, "kv_offsets", s.batch + 1);
+    out_offsets = integers(kOutOffsets, "out_offsets", s.batch + 1);
+  }
+  const auto q = input(kQ, "q", s.heads, s.q_tokens, s.q_stride, s.q_sequence, q_offsets);
+  const auto k = input(kK, "k", s.kv_heads, s.kv_tokens, s.kv_stride, s.kv_sequence, kv_offsets);
+  const auto v = input(kV, "v", s.kv_heads, s.kv_tokens, s.kv_stride, s.kv_sequence, kv_offsets);
+
+  auto options = fe::graph::SDPA_attributes().set_name("attention").set_generate_stats(s.stats).set_attn_scale(s.softmax_scale);
+  if (s.causal) {
+    const bool square = s.lengths == SdpaLengths::exact && s.q_tokens == s.kv_tokens;
+    options.set_diagonal_alignment(square ? fe::DiagonalAlignment_t::TOP_LEFT : fe::DiagonalAlignment_t::BOTTOM_RIGHT)
+        .set_diagonal_band_right_bound(0);
+  }
+  if (s.lengths != SdpaLengths::exact) {
+    options.set_padding_mask(true)
+        .set_seq_len_q(integers(kQLengths, "q_lengths", s.batch))
+        .set_seq_len_kv(integers(kKvLengths, "kv_lengths", s.batch));
+  }
+  auto [out, stats] = graph.sdpa(q, k, v, options);
+  out->set_output(true)
+      .set_uid(kOut)
+      .set_dim({s.batch, s.heads, s.q_tokens, s.head_dim})
+      .set_stride(strides(s.out_stride, s.out_sequence, s.q_tokens));
+  if (out_offsets) out->set_ragged_offset(out_offsets);
+  if (s.stats) {
+    stats->set_output(true)
+        .set_uid(kStats)
+        .set_data_type(fe::DataType_t::FLOAT)
+        .set_dim({s.batch, s.heads, s.q_tokens, 1})
+        .set_stride({s.heads * s.q_tokens, s.q_tokens, 1, 1});
+  }
+  check(graph.validate(), s);
+  check(graph.build_operation_graph(handle), s);
+  check(graph.create_execution_plans({fe::HeurMode_t::A}), s);
+  check(graph.check_support(handle), s);
+  check(graph.build_plans(handle), s);
+  check(graph.get_workspace_size(plan->workspace_bytes), s);
+  return plan;
+}
+
+}  // namespace
+
+struct CudnnSdpa::State {
+  cudnnHandle_t handle = nullptr;
+  std::map<SdpaShape, std::unique_ptr<Plan>> plans;
+  DeviceBuffer<std::byte> workspace;
+
+  Plan& plan(const SdpaShape& shape) {
+    std::unique_ptr<Plan>& plan = plans[shape];
+    if (plan) return *plan;
+    plan = build(handle, shape);
+    if (plan->workspace_bytes > workspace.bytes()) {
+      cuda::check(cudaDeviceSynchronize(), "wait before growing cuDNN's workspace");
+      workspace = {};
+      workspace = DeviceBuffer<std::byte>(plan->workspace_bytes, "cuDNN's attention");
+    }
+    return *plan;
+  }
+};
+
+CudnnSdpa::CudnnSdpa() : state_(new State) { check(cudnnCreate(&state_->handle), "start"); }
+CudnnSdpa::~CudnnSdpa() { cudnnDestroy(state_->handle); }
+
+void CudnnSdpa::prepare(const SdpaShape& shape) { state_->plan(shape); }
+
+void CudnnSdpa::run(cudaStream_t stream, const SdpaShape& shape, const SdpaArgs& args) {
+  Plan& plan = state_->plan(shape);
+  check(cudnnSetStream(state_->handle, stream), "choose the stream");
+  std::unordered_map<std::int64_t, void*> tensors = {
+      {kQ, const_cast<void*>(args.q)}, {kK, const_cast<void*>(args.k)}, {kV, const_cast<void*>(args.v)}, {kOut, args.out}};
+  const auto add = [&](Uid uid, const std::int32_t* integers) { tensors[uid] = const_cast<std::int32_t*>(integers); };
+  if (shape.stats) tensors[kStats] = args.stats;
+  if (shape.lengths != SdpaLengths::exact) {
+    add(kQLengths, args.q_lengths);
+    add(kKvLengths, args.kv_lengths);
+  }
+  if (shape.lengths == SdpaLengths::ragged) {
+    add(kQOffsets, args.q_offsets);
+    add(kKvOffsets, args.kv_offsets);
+    add(kOutOffsets, args.out_offsets);
+  }
+  check(plan.graph.execute(state_->handle, tensors, state_->workspace.data()), shape);
+}
+
+std::int64_t CudnnSdpa::workspace_bytes() const { return state_->workspace.bytes(); }
+std::int64_t CudnnSdpa::plans() const { return static_cast<std::int64_t>(state_->plans.size()); }
+
+}  // namespace keel::cuda

@@ -1,0 +1,65 @@
+// cuDNN's attention on 16-bit tensors in device memory: rows of any stride, causal or whole, equal lengths or many.
+// A plan is built once for each SdpaShape (tens of milliseconds) and kept.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <compare>
+#include <cstdint>
+#include <memory>
+
+#include "base/dtype.h"
+
+namespace keel::cuda {
+
+enum class SdpaLengths : std::uint8_t {
+  exact,   // every sequence has q_tokens and kv_tokens
+  padded,  // those are bounds, the lengths lie in device memory; rows of out past a length are undefined
+  ragged,  // so too, and sequences begin at offsets in device memory; rows of out past a length stay as they are
+};
+
+// Strides in elements.
+struct SdpaShape {
+  DType dtype;  // f16 or bf16
+  std::int64_t heads, kv_heads, head_dim;
+  float softmax_scale;
+  SdpaLengths lengths = SdpaLengths::exact;
+  bool causal = true;  // bottom-right: the last row sees every key
+  bool stats = false;  // also the rows' log-sum-exp
+  std::int64_t batch = 1, q_tokens, kv_tokens;
+  std::int64_t q_stride, kv_stride, out_stride;                    // between tokens
+  std::int64_t q_sequence = 0, kv_sequence = 0, out_sequence = 0;  // between sequences; 0 where ragged
+  friend auto operator<=>(const SdpaShape&, const SdpaShape&) = default;
+};
+
+struct SdpaArgs {
+  const void* q;
+  const void* k;
+  const void* v;
+  void* out;
+  float* stats = nullptr;  // [batch, heads, q_tokens], natural logarithm
+  // Unless exact, device: [batch] lengths; ragged also [batch + 1] offsets in elements.
+  const std::int32_t* q_lengths = nullptr;
+  const std::int32_t* kv_lengths = nullptr;
+  const std::int32_t* q_offsets = nullptr;
+  const std::int32_t* kv_offsets = nullptr;
+  const std::int32_t* out_offsets = nullptr;
+};
+
+class CudnnSdpa {
+ public:
+  CudnnSdpa();
+  ~CudnnSdpa();
+
+  // Builds the plan where there is none. Throws Error with cuDNN's words where it has no kernel.
+  void prepare(const SdpaShape& shape);
+  void run(cudaStream_t stream, const SdpaShape& shape, const SdpaArgs& args);
+  std::int64_t workspace_bytes() const;  // device memory that the plans share
+  std::int64_t plans() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace keel::cuda

@@ -1,0 +1,191 @@
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+
+#include "device/cuda.h"
+#include "kernels/paged_attention/prefill_cuda_gather.h"
+#include "kv/cuda_page.h"
+
+namespace keel::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+template <class T>
+__device__ T rounded(float value) {
+  if constexpr (std::is_same_v<T, __half>) {
+    return __float2half_rn(value);
+  } else {
+    return __float2bfloat16_rn(value);
+  }
+}
+
+template <class T>
+__device__ float number(T value) {
+  if constexpr (std::is_same_v<T, __half>) {
+    return __half2float(value);
+  } else {
+    return __bfloat162float(value);
+  }
+}
+
+// One 16-byte chunk of stored elements to 16-bit ones.
+template <class T, int kBits>
+__device__ void expand(T (&to)[128 / kBits], uint4 stored, float scale, float zero) {
+  const std::uint32_t words[4] = {stored.x, stored.y, stored.z, stored.w};
+#pragma unroll
+  for (int i = 0; i < 128 / kBits; ++i) {
+    const std::uint32_t element = words[i * kBits / 32] >> (i * kBits % 32);
+    if constexpr (kBits == 8) {
+      const __half_raw half = __nv_cvt_fp8_to_halfraw(static_cast<__nv_fp8_storage_t>(element & 0xff), __NV_E4M3);
+      to[i] = rounded<T>(__half2float(__half(half)) * scale);
+    } else {
+      to[i] = rounded<T>(fmaf(scale, static_cast<float>(element & 15), zero));
+    }
+  }
+}
+
+struct GatherParameters {
+  GatherArgs args;
+  std::int64_t key_page_bytes, value_page_bytes, parameters_offset;
+  int kv_heads;
+};
+
+// Pages of one sequence's storage, kBits an element, all heads: reads and writes whole rows of a head.
+template <class T, int kBits, int D>
+__device__ void gather_page(const std::byte* page, const std::byte* parameters, const float* scales, T* to, int tokens, int kv_heads) {
+  constexpr int kRow = D * kBits / 8, kChunks = kRow / kCudaChunkBytes, kHeadChunks = kCudaPageSize * kChunks, kElements = 128 / kBits;
+  if constexpr (kRow % kCudaChunkBytes == 0) {
+#pragma unroll 4
+    for (int item = threadIdx.x; item < kv_heads * kHeadChunks; item += kThreads) {
+      const int head = item / kHeadChunks, slot = item / kChunks % kCudaPageSize;
+      const int chunk = swizzled_chunk(kRow, slot, item % kChunks);
+      uint4* const row = reinterpret_cast<uint4*>(to + (static_cast<std::int64_t>(slot) * kv_heads + head) * D + chunk * kElements);
+      const bool exists = slot < tokens;
+      const uint4 stored = exists ? __ldcs(reinterpret_cast<const uint4*>(page) + item) : uint4{};
+      if constexpr (kBits == 16) {
+        *row = stored;
+      } else {
+        float scale = 0, zero = 0;
+        if (kBits == 8) {
+          scale = scales[head];
+        } else if (exists) {
+          const __half2 scale_zero = reinterpret_cast<const __half2*>(parameters)[head * kCudaPageSize + slot];
+          scale = __low2float(scale_zero), zero = __high2float(scale_zero);
+        }
+        alignas(16) T wide[kElements];
+        expand<T, kBits>(wide, stored, scale, zero);
+#pragma unroll
+        for (int i = 0; i < kElements / 8; ++i) row[i] = reinterpret_cast<const uint4*>(wide)[i];
+      }
+    }
+  }
+}
+
+// blockIdx: x page of a sequence, y sequence, z keys or values.
+template <class T, int D>
+__global__ __launch_bounds__(kThreads) void gather_kernel(const __grid_constant__ GatherParameters p) {
+  const GatheredSequence& sequence = p.args.sequence[blockIdx.y];
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kCudaPageSize;
+  if (first >= sequence.tokens) return;
+  const int tokens = static_cast<int>(min(static_cast<std::int64_t>(kCudaPageSize), sequence.tokens - first));
+  const std::int64_t page = p.args.page_table[sequence.table_row * p.args.page_table_stride + sequence.first_page + blockIdx.x];
+  const std::int64_t to = (sequence.to + first) * p.kv_heads * D;
+  if (blockIdx.z == 0) {
+    const std::byte* keys = p.args.kv.keys + page * p.key_page_bytes;
+    T* rows = static_cast<T*>(p.args.keys) + to;
+    if (p.key_page_bytes == p.kv_heads * (kCudaPageSize * D * 2)) {
+      gather_page<T, 16, D>(keys, nullptr, nullptr, rows, tokens, p.kv_heads);
+    } else {
+      gather_page<T, 8, D>(keys, nullptr, p.args.kv.key_scales, rows, tokens, p.kv_heads);
+    }
+  } else {
+    const std::byte* values = p.args.kv.values + page * p.value_page_bytes;
+    T* rows = static_cast<T*>(p.args.values) + to;
+    if (p.value_page_bytes == p.kv_heads * (kCudaPageSize * D * 2)) {
+      gather_page<T, 16, D>(values, nullptr, nullptr, rows, tokens, p.kv_heads);
+    } else if (p.value_page_bytes == p.kv_heads * (kCudaPageSize * D)) {
+      gather_page<T, 8, D>(values, nullptr, p.args.kv.value_scales, rows, tokens, p.kv_heads);
+    } else {
+      gather_page<T, 4, D>(values, values + p.parameters_offset, nullptr, rows, tokens, p.kv_heads);
+    }
+  }
+}
+
+template <class T>
+void launch_gather(cudaStream_t stream, const GatherParameters& p, dim3 grid, std::int64_t head_dim) {
+  switch (head_dim) {
+    case 64: gather_kernel<T, 64><<<grid, kThreads, 0, stream>>>(p); break;
+    case 80: gather_kernel<T, 80><<<grid, kThreads, 0, stream>>>(p); break;
+    case 96: gather_kernel<T, 96><<<grid, kThreads, 0, stream>>>(p); break;
+    case 128: gather_kernel<T, 128><<<grid, kThreads, 0, stream>>>(p); break;
+    case 256: gather_kernel<T, 256><<<grid, kThreads, 0, stream>>>(p); break;
+    default: keel::check(false, "the gather's head dim is one that native_refusal() accepts");
+  }
+  check_launch("gather of pages");
+}
+
+// A warp a (row, head).
+template <class T>
+__global__ __launch_bounds__(kThreads) void merge_kernel(const __grid_constant__ MergeArgs p) {
+  const std::int64_t item = static_cast<std::int64_t>(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32;
+  if (item >= p.rows * p.heads) return;
+  const std::int64_t row = item / p.heads, head = item % p.heads;
+  const float added = p.tile_stats[head * p.stats_stride + row];
+  const float before = p.first ? -INFINITY : p.stats[item];
+  const float most = fmaxf(before, added);
+  const float old_part = expf(before - most), new_part = expf(added - most), total = old_part + new_part;
+  const float old_weight = old_part / total, new_weight = new_part / total;
+  const T* tile = static_cast<const T*>(p.tile) + item * p.head_dim;
+  float* sum = p.sum + item * p.head_dim;
+  T* out = static_cast<T*>(p.out) + row * p.out_stride + head * p.head_dim;
+  for (std::int64_t d = threadIdx.x % 32; d < p.head_dim; d += 32) {
+    float value = number(tile[d]) * new_weight;
+    if (!p.first) value += sum[d] * old_weight;
+    if (p.last) {
+      out[d] = rounded<T>(value);
+    } else {
+      sum[d] = value;
+    }
+  }
+  if (threadIdx.x % 32 == 0 && !p.last) p.stats[item] = most + logf(total);
+}
+
+__global__ void write_integers_kernel(const __grid_constant__ Integers integers, std::int32_t* to) { to[threadIdx.x] = integers.value[threadIdx.x]; }
+
+}  // namespace
+
+void gather_pages(cudaStream_t stream, const GatherArgs& args) {
+  const KvLayout& layout = *args.kv.layout;
+  const GatherParameters p{.args = args,
+                           .key_page_bytes = layout.key_page_bytes(),
+                           .value_page_bytes = layout.value_page_bytes(),
+                           .parameters_offset = layout.value_parameters_offset(0, 0),
+                           .kv_heads = static_cast<int>(layout.geometry().kv_heads)};
+  std::int64_t pages = 0;
+  for (int i = 0; i < args.count; ++i) pages = max(pages, (args.sequence[i].tokens + kCudaPageSize - 1) / kCudaPageSize);
+  if (pages == 0) return;
+  const dim3 grid(static_cast<unsigned>(pages), static_cast<unsigned>(args.count), 2);
+  if (args.dtype == DType::f16) {
+    launch_gather<__half>(stream, p, grid, layout.geometry().head_dim);
+  } else {
+    launch_gather<__nv_bfloat16>(stream, p, grid, layout.geometry().head_dim);
+  }
+}
+
+void merge_tile(cudaStream_t stream, const MergeArgs& args) {
+  const unsigned blocks = static_cast<unsigned>((args.rows * args.heads + kThreads / 32 - 1) / (kThreads / 32));
+  if (args.dtype == DType::f16) {
+    merge_kernel<__half><<<blocks, kThreads, 0, stream>>>(args);
+  } else {
+    merge_kernel<__nv_bfloat16><<<blocks, kThreads, 0, stream>>>(args);
+  }
+  check_launch("merge of tiles");
+}
+
+void write_integers(cudaStream_t stream, const Integers& integers, std::int32_t* to) {
+  write_integers_kernel<<<1, sizeof(integers.value) / sizeof(std::int32_t), 0, stream>>>(integers, to);
+  check_launch("sequence lengths");
+}
+
+}  // namespace keel::cuda
