@@ -6,7 +6,6 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "keel_commit.h"
 
 namespace keel {
 namespace {

@@ -14,6 +14,8 @@
 
 namespace keel {
 
+extern const char kCommit[];  // of the checkout this was built from; empty outside of one
+
 struct BenchFlags {
   std::string output_json;
   bool save_detailed = false;

@@ -1,6 +1,8 @@
 // keel bench latency: one batch at a time, from submission to its last token.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/log.h"
 #include "base/random.h"
@@ -54,6 +56,7 @@ void report(const LatencyFlags& flags, const Engine& engine, const Measured& mea
   block.add_metrics(figures, choice);
   block.add_phases(phases, attestation);
   fmt::print("{}", block.text());
+  std::fflush(stdout);
   if (measured.preemptions > 0) {
     log_warning("{} preemptions: the KV cache of {} slots does not hold the batch, so parts were computed twice",
                 measured.preemptions, attestation.slots);

@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <cstdlib>
-#include <optional>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -28,22 +27,22 @@ struct ServeBenchFlags {
 constexpr std::chrono::seconds kCardTimeout{10};
 constexpr std::int64_t kVocabularyOfStrangers = 10'000;  // ids every model in use today has
 
-Endpoint endpoint_of(const ServeBenchFlags& flags) {
+ServerAddress address_of(const ServeBenchFlags& flags) {
   const bool v6 = flags.host.find(':') != std::string::npos;
-  Result<Endpoint> endpoint = parse_base_url(
+  Result<ServerAddress> address = parse_base_url(
       !flags.base_url.empty() ? flags.base_url : fmt::format(v6 ? "http://[{}]:{}" : "http://{}:{}", flags.host, flags.port));
-  if (!endpoint) throw CLI::ValidationError("--base-url: " + endpoint.error());
-  if (const char* key = std::getenv("OPENAI_API_KEY")) endpoint->api_key = key;
-  return *endpoint;
+  if (!address) throw CLI::ValidationError("--base-url: " + address.error());
+  if (const char* key = std::getenv("OPENAI_API_KEY")) address->api_key = key;
+  return *address;
 }
 
 // The server's card of the model, from /v1/models beside the endpoint: the named one, or its first. Null when the server
 // has no such list or does not list the name.
-nlohmann::json model_card(const Endpoint& endpoint, const ServeBenchFlags& flags) {
+nlohmann::json model_card(const ServerAddress& address, const ServeBenchFlags& flags) {
   const std::size_t slash = flags.endpoint.rfind("/completions");
   const std::string path = (slash == std::string::npos ? "/v1" : flags.endpoint.substr(0, slash)) + "/models";
-  const HttpReply reply = http_get(endpoint, path, kCardTimeout);
-  if (reply.status == 401) fail("{}{}: HTTP 401: the server wants a key: set OPENAI_API_KEY", endpoint.url(), path);
+  const HttpReply reply = http_get(address, path, kCardTimeout);
+  if (reply.status == 401) fail("{}{}: HTTP 401: the server wants a key: set OPENAI_API_KEY", address.url(), path);
   const nlohmann::json list = nlohmann::json::parse(reply.body, nullptr, false);
   if (reply.status != 200 || !list.is_object() || !list.contains("data") || !list["data"].is_array()) return nullptr;
   for (const nlohmann::json& card : list["data"]) {
@@ -66,7 +65,7 @@ LoadPlan plan_of(const ServeBenchFlags& flags, const RandomWorkload& workload, s
 }
 
 void report(const ServeBenchFlags& flags,
-            const Endpoint& endpoint,
+            const ServerAddress& address,
             const nlohmann::json& card,
             const std::vector<RequestTimes>& requests,
             std::int64_t run,
@@ -82,9 +81,10 @@ void report(const ServeBenchFlags& flags,
   if (flags.max_concurrency > 0) block.row("Mean wait before sending (ms)", figures.wait_s.mean() * 1e3);
   block.add_metrics(figures, choice);
   fmt::print("{}", block.text());
+  std::fflush(stdout);
 
   RecordJson record = record_head("serve", run);
-  record["url"] = endpoint.url() + flags.endpoint;
+  record["url"] = address.url() + flags.endpoint;
   record["model"] = flags.model;
   record["server_model_card"] = RecordJson::parse(card.dump());
   record["seed"] = flags.seed;
@@ -113,16 +113,16 @@ void check_flags(const ServeBenchFlags& flags) {
 
 void serve(ServeBenchFlags& flags) {
   check_flags(flags);
-  const Endpoint endpoint = endpoint_of(flags);
+  const ServerAddress address = address_of(flags);
   RecordFile file(flags.bench.output_json);
-  const nlohmann::json card = model_card(endpoint, flags);
-  if (flags.model.empty() && card.is_null()) fail("{} lists no model: name one with --model", endpoint.url());
+  const nlohmann::json card = model_card(address, flags);
+  if (flags.model.empty() && card.is_null()) fail("{} lists no model: name one with --model", address.url());
   if (flags.model.empty()) flags.model = card["id"];
   RandomWorkload& workload = flags.workload.random;
   workload.vocabulary = flags.vocabulary > 0 ? flags.vocabulary
                         : card.is_object()   ? card.value("vocab_size", kVocabularyOfStrangers)
                                              : kVocabularyOfStrangers;
-  log_info("{}{}, model {}; prompts of ids below {}", endpoint.url(), flags.endpoint, flags.model, workload.vocabulary);
+  log_info("{}{}, model {}; prompts of ids below {}", address.url(), flags.endpoint, flags.model, workload.vocabulary);
 
   // Warm-up requests, the first of which shows whether the server can be measured at all.
   for (std::int64_t i = 0; i < flags.warmups; ++i) {
@@ -130,14 +130,14 @@ void serve(ServeBenchFlags& flags) {
     one.prompts = 1;
     ServeBenchFlags first = flags;
     first.seed = random_u64(flags.seed, -1 - i);
-    const std::vector<RequestTimes> tried = run_load(endpoint, plan_of(first, one, 0));
-    if (!tried[0].error.empty()) fail("{}{}: the warm-up request failed: {}", endpoint.url(), flags.endpoint, tried[0].error);
+    const std::vector<RequestTimes> tried = run_load(address, plan_of(first, one, 0));
+    if (!tried[0].error.empty()) fail("{}{}: the warm-up request failed: {}", address.url(), flags.endpoint, tried[0].error);
   }
   bool failed = false;
   ProgressBar progress("requests", flags.bench.repeat * workload.prompts);
   for (std::int64_t run = 1; run <= flags.bench.repeat; ++run) {
-    const std::vector<RequestTimes> requests = run_load(endpoint, plan_of(flags, workload, run), [&] { progress.advance(1); });
-    report(flags, endpoint, card, requests, run, file);
+    const std::vector<RequestTimes> requests = run_load(address, plan_of(flags, workload, run), [&] { progress.advance(1); });
+    report(flags, address, card, requests, run, file);
     failed |= report_failures(requests);
   }
   if (failed) throw CLI::RuntimeError(1);

@@ -1,6 +1,8 @@
 // keel bench throughput: all requests at once, from the first submission to the last token.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/log.h"
 #include "base/random.h"
@@ -34,6 +36,7 @@ void report(const ThroughputFlags& flags, const Engine& engine, const OfflineRun
   block.add_phases(phases, attestation);
   block.row("Preemptions", done.preemptions);
   fmt::print("{}", block.text());
+  std::fflush(stdout);
 
   RecordJson record = record_head("throughput", run);
   record["engine"] = as_json(attestation);

@@ -63,7 +63,7 @@ TEST_F(OfflineRunTest, SaysWhatTheEngineRefuses) {
 
 class LoadTest : public ServerTest {
  protected:
-  Endpoint endpoint() const { return {.host = "127.0.0.1", .port = std::to_string(port())}; }
+  ServerAddress address() const { return {.host = "127.0.0.1", .port = std::to_string(port())}; }
   LoadPlan plan(std::int64_t prompts, std::int64_t output_tokens) const {
     RandomWorkload workload = kWorkload;
     workload.prompts = prompts;
@@ -76,22 +76,22 @@ class LoadTest : public ServerTest {
 
 TEST_F(LoadTest, GivesEveryRequestItsTokens) {
   serve();
-  const auto requests = run_load(endpoint(), plan(12, 20));
+  const auto requests = run_load(address(), plan(12, 20));
   const RunFigures figures = figures_of(requests, duration_of(requests));
   for (const RequestTimes& request : requests) EXPECT_EQ(request.error, "");
   EXPECT_EQ(figures.input_tokens, 12 * 40);
   EXPECT_EQ(figures.output_tokens, 12 * 20);
   EXPECT_GT(figures.ttft_s.percentile(0), 0);
   EXPECT_LE(figures.ttft_s.mean(), figures.e2el_s.mean());
-  EXPECT_EQ(engine_->stats().generation_tokens, 12 * 20);
   EXPECT_TRUE(all_free());
+  EXPECT_EQ(engine_->stats().generation_tokens, 12 * 20);
 }
 
 TEST_F(LoadTest, HoldsTheConcurrencyAskedFor) {
   serve();
   LoadPlan limited = plan(9, 10);
   limited.max_concurrency = 3;
-  const auto requests = run_load(endpoint(), limited);
+  const auto requests = run_load(address(), limited);
   const RunFigures figures = figures_of(requests, duration_of(requests));
   EXPECT_EQ(figures.failed, 0);
   EXPECT_EQ(figures.peak_concurrent, 3);
@@ -100,7 +100,7 @@ TEST_F(LoadTest, HoldsTheConcurrencyAskedFor) {
 
 TEST_F(LoadTest, CountsWhatTheServerRefuses) {
   serve({}, {.max_num_seqs = 1, .max_queued = 2});
-  const auto requests = run_load(endpoint(), plan(12, 200));
+  const auto requests = run_load(address(), plan(12, 200));
   const RunFigures figures = figures_of(requests, duration_of(requests));
   EXPECT_GT(figures.failed, 0);
   EXPECT_GT(figures.completed, 0);

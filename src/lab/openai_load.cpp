@@ -35,11 +35,11 @@ std::string reason(const boost::system::error_code& error, std::chrono::seconds 
   return error.message();
 }
 
-http::request<http::string_body> request_of(const Endpoint& endpoint, http::verb verb, std::string_view path, std::string body) {
-  http::request<http::string_body> request(verb, endpoint.prefix + std::string(path), 11);
-  request.set(http::field::host, endpoint.host + ":" + endpoint.port);
+http::request<http::string_body> request_of(const ServerAddress& address, http::verb verb, std::string_view path, std::string body) {
+  http::request<http::string_body> request(verb, address.prefix + std::string(path), 11);
+  request.set(http::field::host, address.authority());
   request.set(http::field::user_agent, "keel-bench");
-  if (!endpoint.api_key.empty()) request.set(http::field::authorization, "Bearer " + endpoint.api_key);
+  if (!address.api_key.empty()) request.set(http::field::authorization, "Bearer " + address.api_key);
   if (verb == http::verb::post) {
     request.set(http::field::content_type, "application/json");
     request.set(http::field::accept, "text/event-stream");
@@ -107,13 +107,13 @@ class AnswerEvents {
 
 class Load {
  public:
-  Load(const Endpoint& endpoint, const LoadPlan& plan, const std::function<void()>& on_end)
-      : endpoint_(endpoint), plan_(plan), on_end_(on_end), times_(plan.bodies.size()), vacancy_(io_) {}
+  Load(const ServerAddress& address, const LoadPlan& plan, const std::function<void()>& on_end)
+      : address_(address), plan_(plan), on_end_(on_end), times_(plan.bodies.size()), vacancy_(io_) {}
 
   std::vector<RequestTimes> run() {
     boost::system::error_code error;
-    addresses_ = tcp::resolver(io_).resolve(endpoint_.host, endpoint_.port, error);
-    if (error) fail("{}: the host is not known: {}", endpoint_.url(), error.message());
+    addresses_ = tcp::resolver(io_).resolve(address_.host, address_.port, error);
+    if (error) fail("{}: the host is not known: {}", address_.url(), error.message());
     start_ = Clock::now();
     asio::co_spawn(io_, send_all(), rethrow);
     io_.run();
@@ -150,6 +150,8 @@ class Load {
       co_await exchange(plan_.bodies[i], times);
     } catch (const boost::system::system_error& error) {
       if (times.error.empty()) times.error = reason(error.code(), plan_.request_timeout);
+    } catch (const nlohmann::json::exception& error) {
+      if (times.error.empty()) times.error = fmt::format("an event that is not a completion's: {}", error.what());
     }
     if (!times.error.empty()) times.ended_s = now_s();
     --running_;
@@ -162,7 +164,7 @@ class Load {
     connection.expires_after(plan_.request_timeout);
     co_await connection.async_connect(addresses_, asio::use_awaitable);
     connection.socket().set_option(tcp::no_delay(true));
-    const auto request = request_of(endpoint_, http::verb::post, plan_.path, body);
+    const auto request = request_of(address_, http::verb::post, plan_.path, body);
     co_await http::async_write(connection, request, asio::use_awaitable);
 
     beast::flat_buffer buffer;
@@ -170,8 +172,9 @@ class Load {
     parser.body_limit(boost::none);
     parser.eager(true);
     co_await http::async_read_header(connection, buffer, parser, asio::use_awaitable);
-    const bool streams = parser.get().result() == http::status::ok &&
-                         parser.get()[http::field::content_type].starts_with("text/event-stream");
+    const auto type = parser.get()[http::field::content_type];
+    const std::string content_type(type.data(), type.size());
+    const bool streams = parser.get().result() == http::status::ok && content_type.starts_with("text/event-stream");
     SseReader reader;
     AnswerEvents events(times);
     std::string other;  // the body of an answer that is no stream
@@ -192,13 +195,13 @@ class Load {
     if (streams) {
       events.finish();
     } else if (parser.get().result() == http::status::ok) {
-      times.error = fmt::format("wanted an event stream, found {}", std::string(parser.get()[http::field::content_type]));
+      times.error = fmt::format("wanted an event stream, found {}", content_type);
     } else {
       times.error = fmt::format("HTTP {}: {}", parser.get().result_int(), message_of(other));
     }
   }
 
-  const Endpoint& endpoint_;
+  const ServerAddress& address_;
   const LoadPlan& plan_;
   const std::function<void()>& on_end_;
   std::vector<RequestTimes> times_;
@@ -211,45 +214,49 @@ class Load {
 
 }  // namespace
 
-std::string Endpoint::url() const { return fmt::format("http://{}:{}{}", host, port, prefix); }
+std::string ServerAddress::authority() const {
+  return fmt::format(host.find(':') == std::string::npos ? "{}:{}" : "[{}]:{}", host, port);
+}
 
-Result<Endpoint> parse_base_url(std::string_view url) {
+std::string ServerAddress::url() const { return "http://" + authority() + prefix; }
+
+Result<ServerAddress> parse_base_url(std::string_view url) {
   const auto failure = [&](std::string_view why) {
-    return Result<Endpoint>::failure(fmt::format("wanted http://HOST[:PORT][/PATH], found '{}'{}", url, why));
+    return Result<ServerAddress>::failure(fmt::format("wanted http://HOST[:PORT][/PATH], found '{}'{}", url, why));
   };
   std::string_view rest = url;
   if (rest.starts_with("https://")) return failure(": TLS is not supported here");
   if (!rest.starts_with("http://")) return failure("");
   rest.remove_prefix(7);
-  Endpoint endpoint{.port = "80"};
+  ServerAddress address{.port = "80"};
   const std::size_t slash = std::min(rest.find('/'), rest.size());
-  endpoint.prefix = rest.substr(slash);
-  while (endpoint.prefix.ends_with('/')) endpoint.prefix.pop_back();
+  address.prefix = rest.substr(slash);
+  while (address.prefix.ends_with('/')) address.prefix.pop_back();
   std::string_view authority = rest.substr(0, slash);
   const std::size_t colon = authority.ends_with(']') ? std::string_view::npos : authority.rfind(':');
   if (colon != std::string_view::npos) {
-    endpoint.port = authority.substr(colon + 1);
+    address.port = authority.substr(colon + 1);
     authority = authority.substr(0, colon);
-    const bool digits = !endpoint.port.empty() && endpoint.port.size() <= 5 &&
-                        endpoint.port.find_first_not_of("0123456789") == std::string::npos;
-    if (!digits || std::stoi(endpoint.port) < 1 || std::stoi(endpoint.port) > 65535) return failure(": the port is none");
+    const bool digits = !address.port.empty() && address.port.size() <= 5 &&
+                        address.port.find_first_not_of("0123456789") == std::string::npos;
+    if (!digits || std::stoi(address.port) < 1 || std::stoi(address.port) > 65535) return failure(": the port is none");
   }
   if (authority.starts_with('[') && authority.ends_with(']')) authority = authority.substr(1, authority.size() - 2);
   if (authority.empty()) return failure(": there is no host");
-  endpoint.host = authority;
-  return endpoint;
+  address.host = authority;
+  return address;
 }
 
-HttpReply http_get(const Endpoint& endpoint, std::string_view path, std::chrono::seconds timeout) {
+HttpReply http_get(const ServerAddress& address, std::string_view path, std::chrono::seconds timeout) {
   asio::io_context io;
   HttpReply reply{};
   const auto get = [&]() -> asio::awaitable<void> {
     beast::tcp_stream connection(io);
     connection.expires_after(timeout);
     const auto addresses =
-        co_await tcp::resolver(io).async_resolve(endpoint.host, endpoint.port, asio::use_awaitable);
+        co_await tcp::resolver(io).async_resolve(address.host, address.port, asio::use_awaitable);
     co_await connection.async_connect(addresses, asio::use_awaitable);
-    const auto request = request_of(endpoint, http::verb::get, path, "");
+    const auto request = request_of(address, http::verb::get, path, "");
     co_await http::async_write(connection, request, asio::use_awaitable);
     beast::flat_buffer buffer;
     http::response<http::string_body> response;
@@ -262,7 +269,7 @@ HttpReply http_get(const Endpoint& endpoint, std::string_view path, std::chrono:
   try {
     if (failure) std::rethrow_exception(failure);
   } catch (const boost::system::system_error& error) {
-    fail("{}{}: {}", endpoint.url(), path, reason(error.code(), timeout));
+    fail("{}{}: {}", address.url(), path, reason(error.code(), timeout));
   }
   return reply;
 }
@@ -278,9 +285,9 @@ Json completion_body(const WorkItem& item, const CompletionSettings& settings) {
   return body;
 }
 
-std::vector<RequestTimes> run_load(const Endpoint& endpoint, const LoadPlan& plan, const std::function<void()>& on_end) {
+std::vector<RequestTimes> run_load(const ServerAddress& address, const LoadPlan& plan, const std::function<void()>& on_end) {
   check(plan.bodies.size() == plan.due_s.size(), "every request has a time");
-  return Load(endpoint, plan, on_end).run();
+  return Load(address, plan, on_end).run();
 }
 
 }  // namespace keel

@@ -16,23 +16,24 @@
 
 namespace keel {
 
-struct Endpoint {
+struct ServerAddress {
   std::string host, port;
   std::string prefix;   // of every path; "" or "/proxy"
   std::string api_key;  // sent as a bearer token when not empty
 
+  std::string authority() const;  // "host:port"
   std::string url() const;
 };
 
 // "http://host[:port][/prefix]"; TLS is refused by name.
-Result<Endpoint> parse_base_url(std::string_view url);
+Result<ServerAddress> parse_base_url(std::string_view url);
 
 struct HttpReply {
   int status;
   std::string body;
 };
 // Throws Error, naming the endpoint, when there is no answer.
-HttpReply http_get(const Endpoint& endpoint, std::string_view path, std::chrono::seconds timeout);
+HttpReply http_get(const ServerAddress& address, std::string_view path, std::chrono::seconds timeout);
 
 struct CompletionSettings {
   std::string model;
@@ -51,6 +52,6 @@ struct LoadPlan {
 
 // A request whose connection, status, events or end are not as they should be carries the reason in `error`. Each has a
 // connection of its own, and making it is part of its time. Times are taken when bytes are read, on one thread.
-std::vector<RequestTimes> run_load(const Endpoint& endpoint, const LoadPlan& plan, const std::function<void()>& on_end = {});
+std::vector<RequestTimes> run_load(const ServerAddress& address, const LoadPlan& plan, const std::function<void()>& on_end = {});
 
 }  // namespace keel

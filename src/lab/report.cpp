@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cctype>
 #include <cmath>
 
 #include "kv/format.h"
@@ -36,8 +37,6 @@ std::string upper(std::string_view word) {
   for (char& c : result) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
   return result;
 }
-
-double mean_wait_ms(const RunFigures& figures) { return figures.wait_s.mean() * 1e3; }
 
 }  // namespace
 
@@ -130,7 +129,7 @@ RecordJson as_json(const RunFigures& figures, const MetricChoice& choice) {
                      {"output_tokens_per_s", figures.output_tokens_per_s()},
                      {"total_tokens_per_s", figures.total_tokens_per_s()},
                      {"peak_concurrent", figures.peak_concurrent},
-                     {"mean_wait_ms", mean_wait_ms(figures)}};
+                     {"mean_wait_ms", figures.wait_s.mean() * 1e3}};
   for (const Metric metric : kAllMetrics) json[std::string(name(metric))] = as_json(sample_of(figures, metric), choice.percentiles);
   return json;
 }
