@@ -14,7 +14,7 @@
 
 namespace keel {
 
-extern const char kCommit[];  // of the checkout this was built from; empty outside of one
+extern const char* const kCommit;  // of the checkout this was built from; empty outside of one
 
 struct BenchFlags {
   std::string output_json;

@@ -28,9 +28,8 @@ constexpr std::chrono::seconds kCardTimeout{10};
 constexpr std::int64_t kVocabularyOfStrangers = 10'000;  // ids every model in use today has
 
 ServerAddress address_of(const ServeBenchFlags& flags) {
-  const bool v6 = flags.host.find(':') != std::string::npos;
-  Result<ServerAddress> address = parse_base_url(
-      !flags.base_url.empty() ? flags.base_url : fmt::format(v6 ? "http://[{}]:{}" : "http://{}:{}", flags.host, flags.port));
+  const std::string given = ServerAddress{.host = flags.host, .port = std::to_string(flags.port)}.url();
+  Result<ServerAddress> address = parse_base_url(flags.base_url.empty() ? given : flags.base_url);
   if (!address) throw CLI::ValidationError("--base-url: " + address.error());
   if (const char* key = std::getenv("OPENAI_API_KEY")) address->api_key = key;
   return *address;

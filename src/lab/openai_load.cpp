@@ -215,7 +215,8 @@ class Load {
 }  // namespace
 
 std::string ServerAddress::authority() const {
-  return fmt::format(host.find(':') == std::string::npos ? "{}:{}" : "[{}]:{}", host, port);
+  const bool v6 = host.find(':') != std::string::npos;
+  return (v6 ? "[" + host + "]" : host) + ":" + port;
 }
 
 std::string ServerAddress::url() const { return "http://" + authority() + prefix; }
