@@ -63,6 +63,34 @@ TEST_F(ServerTest, Refuses429WhenTheQueueIsFull) {
   EXPECT_TRUE(all_free());
 }
 
+TEST_F(ServerTest, TakesARequestWholeOrNotAtAll) {
+  serve({}, {.max_num_seqs = 1, .max_queued = 6});
+  const HttpAnswer never = post("/v1/completions", greedy(kPrompt, 2, {{"n", 7}}));
+  EXPECT_EQ(never.status, 400);
+  EXPECT_EQ(never.json()["error"]["param"], "n");
+  EXPECT_NE(never.body.find("at most 6 choices"), std::string::npos) << never.body;
+  const HttpAnswer many = post("/v1/completions", greedy({"a", "b", "c"}, 2, {{"n", 3}}));
+  EXPECT_EQ(many.status, 400);
+  EXPECT_EQ(many.json()["error"]["param"], "prompt");
+
+  HttpClient running(port());
+  running.request("POST", "/v1/completions", greedy(kPrompt, 3000, {{"ignore_eos", true}}).dump());
+  ASSERT_TRUE(eventually([](const EngineStats& s) { return s.running == 1; }));
+  HttpClient waiting(port());
+  waiting.request("POST", "/v1/completions", greedy({"a", "b"}, 2).dump());
+  ASSERT_TRUE(eventually([](const EngineStats& s) { return s.waiting == 2; }));
+  const HttpAnswer later = post("/v1/completions", greedy({"a", "b", "c"}, 2, {{"n", 2}}));
+  EXPECT_EQ(later.status, 429);
+  EXPECT_NE(later.body.find("room for 4 of 6 choices"), std::string::npos) << later.body;
+  // Nothing of the refused one was left in the queue.
+  HttpClient fits(port());
+  fits.request("POST", "/v1/completions", greedy({"a", "b", "c", "d"}, 2).dump());
+  EXPECT_TRUE(eventually([](const EngineStats& s) { return s.waiting == 6; }));
+  running.close();
+  EXPECT_EQ(waiting.answer().status, 200);
+  EXPECT_EQ(fits.answer().status, 200);
+}
+
 TEST_F(ServerTest, PingsASilentStream) {
   serve({.ping_interval = 30ms}, {.max_num_seqs = 1});
   HttpClient busy(port());

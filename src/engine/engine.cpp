@@ -162,6 +162,9 @@ Submitted Engine::submit(Request request, OutputSink sink) {
   if (std::string problem = request.sampling.problem(vocabulary); !problem.empty()) return invalid(problem);
   if (!request.sampling.stop.empty() && !tokenizer_) return invalid("stop strings need a tokenizer, and the model came without one");
   if (request.n < 1 || request.n > kMaxChoices) return invalid(fmt::format("n must be between 1 and {}, found {}", kMaxChoices, request.n));
+  if (request.n > options_.max_queued) {
+    return invalid(fmt::format("n must be at most {}, which is all the queue holds (--max-queued), found {}", options_.max_queued, request.n));
+  }
   if (request.sampling.max_tokens > attestation_.max_model_len - prompt) {  // their sum may overflow
     return invalid(fmt::format("the longest context here is {} tokens, found {} in the prompt and {} to generate",
                                attestation_.max_model_len, prompt, request.sampling.max_tokens));
@@ -194,6 +197,11 @@ Submitted Engine::submit(Request request, OutputSink sink) {
   inbox_->alive += shared->n;
   inbox_changed_.notify_all();
   return {SubmitStatus::accepted, id, ""};
+}
+
+std::int64_t Engine::queue_room() const {
+  std::lock_guard lock(inbox_mutex_);
+  return std::max<std::int64_t>(0, options_.max_queued - inbox_->queued);
 }
 
 void Engine::cancel(RequestId id) {

@@ -63,6 +63,8 @@ class Engine {
 
   // Invalid requests are refused here, with the reason; they cost nothing else.
   Submitted submit(Request request, OutputSink sink);
+  std::int64_t max_queued() const { return options_.max_queued; }  // choices; more at once can never be submitted
+  std::int64_t queue_room() const;                                 // choices that submit would take now
   void cancel(RequestId id);  // takes effect at the next step; the sink is not called again. Unknown ids are ignored.
 
   bool has_work() const;

@@ -248,8 +248,12 @@ TEST(Engine, RefusesBadRequestsAndSaysWhy) {
   request = request_of({1}, 1);
   request.n = 1000;
   EXPECT_NE(refusal(request).find("n must"), std::string::npos);
+  request.n = 3;
+  EXPECT_NE(refusal(request).find("at most 2"), std::string::npos);
+  EXPECT_EQ(engine->queue_room(), 2);
   EXPECT_EQ(engine->submit(request_of({1}, 1), [](const Output&) {}).status, SubmitStatus::accepted);
   EXPECT_EQ(engine->submit(request_of({1}, 1), [](const Output&) {}).status, SubmitStatus::accepted);
+  EXPECT_EQ(engine->queue_room(), 0);
   EXPECT_EQ(engine->submit(request_of({1}, 1), [](const Output&) {}).status, SubmitStatus::queue_full);
   run(*engine);
   engine->stop();
