@@ -176,6 +176,30 @@ TEST(Engine, PreemptionChangesNothingButTime) {
   }
 }
 
+TEST(Engine, AdmitsNobodyIntoThePagesThatRunningOnesNeed) {
+  const KvLayout layout({DType::f16, DType::f16}, {2, 2, 32});
+  auto engine = engine_with({.kv_cache_dtype = "k16v16", .kv_cache_memory_bytes = 10 * layout.page_bytes(), .max_model_len = 160,
+                             .enable_prefix_caching = false});
+  // Seven pages now and two later; three more would fill the pool to the last page.
+  Collected longer, filling;
+  engine->submit(request_of(prompt_of(112, 1), 32), into(longer));
+  engine->submit(request_of(prompt_of(48, 2), 8), into(filling));
+  run(*engine);
+  EXPECT_EQ(engine->stats().preemptions, 0);
+  EXPECT_EQ(longer.tokens.size(), 32u);
+  EXPECT_EQ(filling.tokens.size(), 8u);
+  // Alone, a sequence may have all of them.
+  EXPECT_EQ(run_alone(*engine, request_of(prompt_of(152, 3), 8)).tokens.size(), 8u);
+  // And two that leave a page each run together.
+  Collected one, other;
+  engine->submit(request_of(prompt_of(64, 4), 8), into(one));
+  engine->submit(request_of(prompt_of(64, 5), 8), into(other));
+  engine->step();
+  EXPECT_EQ(engine->stats().running, 2);
+  run(*engine);
+  EXPECT_EQ(engine->stats().preemptions, 0);
+}
+
 TEST(Engine, CancellingFreesPagesAndDisturbsNobody) {
   auto engine = engine_with({});
   const Collected expected = run_alone(*engine, request_of(prompt_of(50, 1), 40));
