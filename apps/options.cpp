@@ -5,7 +5,7 @@
 #include <iterator>
 
 #include "base/bytes.h"
-#include "base/error.h"
+#include "base/option_error.h"
 #include "base/log.h"
 #include "kv/format.h"
 
@@ -69,7 +69,7 @@ EngineOptions EngineFlags::engine_options() const {
   }
   if (!kv_cache_memory.empty()) {
     result.kv_cache_memory_bytes = parse_bytes(kv_cache_memory);
-    if (result.kv_cache_memory_bytes == 0) fail("--kv-cache-memory-bytes must be positive, found {}", kv_cache_memory);
+    if (result.kv_cache_memory_bytes == 0) refuse_option("--kv-cache-memory-bytes must be positive, found {}", kv_cache_memory);
   }
   return result;
 }

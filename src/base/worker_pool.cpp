@@ -2,7 +2,9 @@
 
 #include <sched.h>
 
-#include "base/error.h"
+#include <utility>
+
+#include "base/option_error.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -31,7 +33,7 @@ int available_processors() {
 }
 
 WorkerPool::WorkerPool(int threads) {
-  if (threads < 0 || threads > 1024) fail("threads must be 0 (one a processor) to 1024, found {}", threads);
+  if (threads < 0 || threads > 1024) refuse_option("threads must be 0 (one a processor) to 1024, found {}", threads);
   if (threads == 0) threads = available_processors();
   for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
 }

@@ -7,8 +7,8 @@
 #include <fstream>
 
 #include "base/bytes.h"
-#include "base/error.h"
 #include "base/log.h"
+#include "base/option_error.h"
 #include "base/random.h"
 #include "engine/sampler.h"
 #include "kernels/cpu_features.h"
@@ -44,15 +44,15 @@ std::int64_t free_memory_bytes() {
 
 void check_options(const EngineOptions& options) {
   const auto at_least_one = [](const char* flag, std::int64_t value, std::int64_t most) {
-    if (value < 1 || value > most) fail("--{} must be between 1 and {}, found {}", flag, most, value);
+    if (value < 1 || value > most) refuse_option("--{} must be between 1 and {}, found {}", flag, most, value);
   };
   at_least_one("max-num-seqs", options.max_num_seqs, 1 << 16);
   at_least_one("max-num-batched-tokens", options.max_num_batched_tokens, 1 << 20);
   at_least_one("max-queued", options.max_queued, 1 << 20);
-  if (options.max_model_len < 0) fail("--max-model-len must be positive, found {}", options.max_model_len);
-  if (options.kv_cache_memory_bytes < 0) fail("--kv-cache-memory-bytes must be positive, found {}", options.kv_cache_memory_bytes);
+  if (options.max_model_len < 0) refuse_option("--max-model-len must be positive, found {}", options.max_model_len);
+  if (options.kv_cache_memory_bytes < 0) refuse_option("--kv-cache-memory-bytes must be positive, found {}", options.kv_cache_memory_bytes);
   if (options.max_num_seqs > options.max_num_batched_tokens) {
-    fail("--max-num-seqs {} is more than --max-num-batched-tokens {}: a step must have room for one token of each sequence",
+    refuse_option("--max-num-seqs {} is more than --max-num-batched-tokens {}: a step must have room for one token of each sequence",
          options.max_num_seqs, options.max_num_batched_tokens);
   }
 }
@@ -61,14 +61,20 @@ std::int64_t longest_context(const ModelConfig& config, std::int64_t wanted) {
   std::int64_t longest = config.max_positions;
   if (config.context_limit && *config.context_limit < longest) longest = *config.context_limit;
   if (wanted > longest && longest == config.context_limit) {
-    fail("--max-model-len {} is past {}: {}", wanted, longest, config.context_limit_reason);
+    refuse_option("--max-model-len {} is past {}: {}", wanted, longest, config.context_limit_reason);
   }
-  if (wanted > longest) fail("--max-model-len {} is more than the model's own {} positions", wanted, longest);
+  if (wanted > longest) refuse_option("--max-model-len {} is more than the model's own {} positions", wanted, longest);
   return wanted > 0 ? wanted : longest;
 }
 
 std::int64_t pool_bytes(const KvLayout& layout, const EngineOptions& options, std::int64_t context) {
-  if (options.kv_cache_memory_bytes > 0) return options.kv_cache_memory_bytes;
+  if (options.kv_cache_memory_bytes > 0) {
+    if (layout.pages_in(options.kv_cache_memory_bytes) < 1) {
+      refuse_option("--kv-cache-memory-bytes {} is too small for one page of {} tokens, which takes {} bytes in {}",
+                    options.kv_cache_memory_bytes, layout.geometry().page_size, layout.page_bytes(), to_string(layout.format()));
+    }
+    return options.kv_cache_memory_bytes;
+  }
   const std::int64_t page_size = layout.geometry().page_size;
   const std::int64_t pages_a_sequence = (context + page_size - 1) / page_size;
   const std::int64_t most = std::min(kDefaultPoolBytes, free_memory_bytes() / 2);
@@ -93,7 +99,7 @@ Engine::Engine(LoadedModel model,
   const KvLayout layout(parse_kv_format(options_.kv_cache_dtype, config.dtype), geometry);
   const auto formats = paged_attention_formats();
   if (std::find(formats.begin(), formats.end(), layout.format()) == formats.end()) {
-    fail("KV cache type {}: no attention kernel for this pair; `keel inspect kernels` lists those there are",
+    refuse_option("KV cache type {}: no attention kernel for this pair; `keel inspect kernels` lists those there are",
          to_string(layout.format()));
   }
   KvScales scales = options_.kv_scales.empty()
@@ -104,7 +110,7 @@ Engine::Engine(LoadedModel model,
   pool_ = std::make_unique<KvPool>(layout, std::move(scales), pool_bytes(layout, options_, context));
   if (pool_->slots() < context) {
     if (options_.max_model_len > 0) {
-      fail("--max-model-len {} does not fit the KV cache of {}, which holds {} tokens in {}", context,
+      refuse_option("--max-model-len {} does not fit the KV cache of {}, which holds {} tokens in {}", context,
            format_bytes(pool_->physical_bytes()), pool_->slots(), to_string(layout.format()));
     }
     log_warning("max-model-len is {} instead of the model's {}: that is what the KV cache of {} holds", pool_->slots(),
@@ -112,7 +118,7 @@ Engine::Engine(LoadedModel model,
     context = pool_->slots();
   }
   if (!options_.enable_chunked_prefill && options_.max_num_batched_tokens < context) {
-    fail("without chunked prefill --max-num-batched-tokens ({}) must be at least --max-model-len ({})",
+    refuse_option("without chunked prefill --max-num-batched-tokens ({}) must be at least --max-model-len ({})",
          options_.max_num_batched_tokens, context);
   }
   decoder_ = std::make_unique<Decoder>(model_, layout, options_.max_num_batched_tokens,

@@ -1,6 +1,6 @@
 #include "kv/layout.h"
 
-#include "base/error.h"
+#include "base/option_error.h"
 
 namespace keel {
 
@@ -10,7 +10,7 @@ KvLayout::KvLayout(KvFormat format, KvGeometry geometry) : format_(format), geom
     fail("KV geometry {} layers x {} KV heads x {} head dim: each must be between 1 and 100,000", layers, kv_heads, head_dim);
   }
   if (page_size < kPageSizeStep || page_size > kMaxPageSize || page_size % kPageSizeStep != 0) {
-    fail("block size {} is not supported: wanted a multiple of {} up to {}", page_size, kPageSizeStep, kMaxPageSize);
+    refuse_option("block size {} is not supported: wanted a multiple of {} up to {}", page_size, kPageSizeStep, kMaxPageSize);
   }
   if (format.value == DType::u4 && head_dim % 2 != 0) fail("u4 values want an even head dim, found {}", head_dim);
   const std::int64_t elements = kv_heads * page_size * head_dim;
