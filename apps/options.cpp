@@ -43,7 +43,7 @@ void EngineFlags::add_to(CLI::App& command) {
                      "k16v16, k16v8, k8v8, k16v4, auto (16 bits), one type for both, or k=TYPE,v=TYPE");
   command.add_option("--cache-type-k", cache_type_k, "Type of cached keys (also -ctk)");
   command.add_option("--cache-type-v", cache_type_v, "Type of cached values (also -ctv)");
-  command.add_option("--kv-cache-memory-bytes", kv_cache_memory, "Size of the KV cache, such as 2GiB");
+  command.add_option("--kv-cache-memory-bytes", kv_cache_memory, "Size of the KV cache, such as 2GiB; otherwise what --max-num-seqs contexts need, at most 4 GiB or half of the memory available");
   command.add_option("--kv-scales", options.kv_scales, "Scales of FP8 keys and values, made by `keel calibrate`");
   command.add_option("-c,--max-model-len", options.max_model_len, "Longest context, prompt and answer together");
   command.add_option("--max-num-seqs", options.max_num_seqs, "Sequences that run at once")->capture_default_str();

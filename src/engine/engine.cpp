@@ -1,13 +1,11 @@
 #include "engine/engine.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/option_error.h"
 #include "base/random.h"
 #include "engine/sampler.h"
@@ -31,16 +29,6 @@ namespace {
 
 constexpr std::int64_t kDefaultPoolBytes = std::int64_t{4} << 30;
 constexpr std::int64_t kLogitRows = 64;  // rows of the vocabulary held at once, unless more sequences run
-
-// What the kernel could hand out: with the file cache, which holds the weights that were just read.
-std::int64_t free_memory_bytes() {
-  std::ifstream meminfo("/proc/meminfo");
-  std::int64_t kib = 0;
-  for (std::string key; meminfo >> key; meminfo.ignore(256, '\n')) {
-    if (key == "MemAvailable:" && meminfo >> kib) return kib << 10;
-  }
-  return static_cast<std::int64_t>(sysconf(_SC_AVPHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-}
 
 void check_options(const EngineOptions& options) {
   const auto at_least_one = [](const char* flag, std::int64_t value, std::int64_t most) {
@@ -77,7 +65,7 @@ std::int64_t pool_bytes(const KvLayout& layout, const EngineOptions& options, st
   }
   const std::int64_t page_size = layout.geometry().page_size;
   const std::int64_t pages_a_sequence = (context + page_size - 1) / page_size;
-  const std::int64_t most = std::min(kDefaultPoolBytes, free_memory_bytes() / 2);
+  const std::int64_t most = std::min(kDefaultPoolBytes, available_memory_bytes() / 2);
   const std::int64_t pages = std::min(pages_a_sequence * options.max_num_seqs, layout.pages_in(most));
   return pages * layout.page_bytes();
 }

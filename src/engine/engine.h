@@ -25,7 +25,7 @@ namespace keel {
 
 struct EngineOptions {
   std::string kv_cache_dtype = "auto";
-  std::int64_t kv_cache_memory_bytes = 0;   // 0 = enough for max_num_seqs · max_model_len, at most 4 GiB or half of free memory
+  std::int64_t kv_cache_memory_bytes = 0;   // 0 = enough for max_num_seqs · max_model_len, at most 4 GiB or half of what is available
   std::int64_t max_model_len = 0;           // 0 = the model's own, cut to what the pool holds (said aloud)
   std::int64_t max_num_seqs = 64;
   std::int64_t max_num_batched_tokens = 2048;
