@@ -70,6 +70,21 @@ std::int64_t pool_bytes(const KvLayout& layout, const EngineOptions& options, st
   return pages * layout.page_bytes();
 }
 
+Output output_of(const Sequence& sequence) {
+  return {.choice = sequence.choice,
+          .admitted = *sequence.admitted,
+          .prompt_tokens = sequence.prompt_tokens,
+          .cached_tokens = sequence.cached_prompt_tokens,
+          .completion_tokens = sequence.output_tokens()};
+}
+
+Output failure_of(const Sequence& sequence, std::string reason) {
+  Output output = output_of(sequence);
+  output.finish = FinishReason::error;
+  output.error = std::move(reason);
+  return output;
+}
+
 }  // namespace
 
 Engine::Engine(LoadedModel model,
@@ -239,7 +254,7 @@ void Engine::step() {
     const std::vector<Sampled> sampled = sample_batch(batch, logits);
     report_prompts(batch);
     scheduler_->commit(batch);
-    count_rows(batch);
+    count_rows(batch, sampled);
     emit(batch, sampled);
   }
   publish_stats();
@@ -351,15 +366,10 @@ void Engine::emit(const Batch& batch, const std::vector<Sampled>& sampled) {
 // Appends the token and decides whether the choice ends with it.
 Output Engine::commit_token(Sequence& sequence, const Sampled& sampled) {
   const SamplingParams& params = sequence.request->sampling;
-  Output output{.choice = sequence.choice,
-                .prompt_tokens = sequence.prompt_tokens,
-                .cached_tokens = sequence.cached_prompt_tokens};
   if (sampled.token < 0) {
-    output.finish = FinishReason::error;
-    output.error = "the model gave no finite logit; its weights or the KV cache type may not suit this prompt";
-    output.completion_tokens = sequence.output_tokens();
-    return output;
+    return failure_of(sequence, "the model gave no finite logit; its weights or the KV cache type may not suit this prompt");
   }
+  Output output = output_of(sequence);
   if (sequence.output_tokens() == 0) output.prompt_reports = std::move(sequence.prompt_reports);
   sequence.tokens.push_back(sampled.token);
   output.tokens.push_back(sampled.token);
@@ -396,14 +406,15 @@ void Engine::finished(FinishReason reason) {
   --inbox_->alive;
 }
 
-void Engine::count_rows(const Batch& batch) {
+void Engine::count_rows(const Batch& batch, const std::vector<Sampled>& sampled) {
   std::lock_guard lock(stats_mutex_);
   ++stats_.steps;
-  for (const auto& [sequence, tokens, wants_logits] : batch.entries) {
+  for (std::size_t i = 0; i < batch.entries.size(); ++i) {
+    const auto& [sequence, tokens, wants_logits] = batch.entries[i];
     // After commit: a decode entry has computed all that was known, more than its prompt.
     const bool decode = tokens == 1 && sequence->computed > sequence->prompt_tokens;
     (decode ? stats_.decode_rows : stats_.prefill_rows) += tokens;
-    stats_.generation_tokens += wants_logits;
+    stats_.generation_tokens += sampled[i].token >= 0;
     if (wants_logits && sequence->output_tokens() == 0) {
       stats_.prompt_tokens += sequence->prompt_tokens;
       if (options_.enable_prefix_caching && !sequence->request->sampling.prompt_logprobs) {

@@ -83,7 +83,7 @@ class Engine {
   void gather_rows(const Batch& batch);
   std::vector<Sampled> sample_batch(const Batch& batch, std::span<const float> logits);
   void report_prompts(const Batch& batch);
-  void count_rows(const Batch& batch);
+  void count_rows(const Batch& batch, const std::vector<Sampled>& sampled);
   void emit(const Batch& batch, const std::vector<Sampled>& sampled);
   Output commit_token(Sequence& sequence, const Sampled& sampled);
   void finished(FinishReason reason);

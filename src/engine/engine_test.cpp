@@ -254,6 +254,18 @@ TEST(Engine, EndsWhereItShould) {
   for (int i = 0; i < 9; ++i) EXPECT_NE(later.tokens[i], fourth);
 }
 
+TEST(Engine, CountsNoTokenForARowThatFailed) {
+  auto engine = engine_with({});
+  Request request = request_of(prompt_of(10, 2), 4);
+  request.sampling.min_tokens = 4;
+  for (TokenId token = 0; token < 300; ++token) request.sampling.stop_token_ids.push_back(token);  // leaves none to choose
+  EXPECT_EQ(run_alone(*engine, request).finish, FinishReason::error);
+  EXPECT_EQ(engine->stats().generation_tokens, 0);
+  EXPECT_EQ(engine->stats().finished.at("error"), 1);
+  run_alone(*engine, request_of(prompt_of(10, 2), 4));
+  EXPECT_EQ(engine->stats().generation_tokens, 4);
+}
+
 TEST(Engine, RefusesBadRequestsAndSaysWhy) {
   auto engine = engine_with({.max_queued = 2});
   const auto refusal = [&](Request request) {

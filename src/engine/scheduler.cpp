@@ -85,8 +85,10 @@ bool Scheduler::admit(Batch& batch) {
     release_pages(sequence);
     return false;
   }
-  if (!sequence.started) sequence.cached_prompt_tokens = sequence.computed;
-  sequence.started = true;
+  if (!sequence.admitted) {
+    sequence.admitted = std::chrono::steady_clock::now();
+    sequence.cached_prompt_tokens = sequence.computed;
+  }
   const std::int64_t tokens = std::min(sequence.uncomputed(), budget);
   batch.entries.push_back({&sequence, tokens, tokens == sequence.uncomputed()});
   batch.tokens += tokens;

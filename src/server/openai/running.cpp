@@ -86,8 +86,9 @@ void RunningAnswer::observe(Choice& choice, const OutputQueue::Item& item) {
   }
   if (item.output.finish == FinishReason::stop || item.output.finish == FinishReason::length) {
     const auto made = choice.completion_tokens + static_cast<std::int64_t>(item.output.tokens.size());
-    api_.metrics.finished({.whole = seconds(item.when - submitted_),
-                           .decode = made > 0 ? seconds(choice.last - choice.first) : 0,
+    api_.metrics.finished({.queue = seconds(item.output.admitted - submitted_),
+                           .prefill = seconds(choice.first - item.output.admitted),
+                           .decode = seconds(choice.last - choice.first),
                            .prompt_tokens = static_cast<std::int64_t>(plan_.requests[item.prompt].prompt.size()),
                            .generation_tokens = made});
   }
