@@ -160,6 +160,46 @@ TEST_F(ServerTest, AShorterDrainOvertakesALongerOne) {
   EXPECT_FALSE(server_->wait());
 }
 
+TEST_F(ServerTest, TellsAClientThatItsRequestFailed) {
+  // Weights so large that no logit is finite.
+  const ModelPath config{ModelFiles::config_json, tiny_model() / "config.json", "broken"};
+  engine_ = std::make_unique<Engine>(load_model(config, {.format = LoadFormat::dummy, .dummy_scale = 1e30f}),
+                                     load_tokenizer(tiny_model()), "broken", EngineOptions{.kv_cache_memory_bytes = 16 << 20});
+  server_ = std::make_unique<Server>(*engine_, nullptr, ServerOptions{.port = 0});
+  server_->start();
+  const HttpAnswer whole = post("/v1/completions", greedy(kPrompt, 4));
+  EXPECT_EQ(whole.status, 500);
+  EXPECT_EQ(whole.json()["error"]["type"], "server_error");
+  EXPECT_NE(whole.body.find("no finite logit"), std::string::npos) << whole.body;
+  const StreamedAnswer stream = stream_of(port(), "/v1/completions", greedy(kPrompt, 4));
+  EXPECT_TRUE(stream.done);
+  ASSERT_EQ(stream.chunks.size(), 1u);
+  EXPECT_EQ(stream.chunks[0]["error"]["type"], "server_error");
+  EXPECT_EQ(ask(port(), "GET", "/health").status, 200);
+  EXPECT_TRUE(all_free());
+}
+
+TEST_F(ServerTest, EndsWhenTheEngineFailsAndTellsItsClients) {
+  serve();
+  HttpClient idle(port()), stream(port()), whole(port());
+  stream.request("POST", "/v1/completions", greedy(kPrompt, 3900, {{"ignore_eos", true}, {"stream", true}}).dump());
+  whole.request("POST", "/v1/completions", greedy(kPrompt, 3900, {{"ignore_eos", true}}).dump());
+  stream.head();
+  ASSERT_TRUE(stream.event().has_value());
+  ASSERT_TRUE(eventually([](const EngineStats& s) { return s.running == 2; }));
+  engine_->submit({.prompt = {1}}, [](const Output&) { throw Error("the device is gone"); });
+  const HttpAnswer failed = whole.answer();
+  EXPECT_EQ(failed.status, 500);
+  EXPECT_NE(failed.body.find("the device is gone"), std::string::npos) << failed.body;
+  std::vector<std::string> events;
+  while (const auto event = stream.event()) events.push_back(*event);
+  ASSERT_GE(events.size(), 2u);
+  EXPECT_EQ(events.back(), "data: [DONE]");
+  EXPECT_NE(events[events.size() - 2].find("the device is gone"), std::string::npos);
+  EXPECT_TRUE(idle.closed());
+  EXPECT_FALSE(server_->wait());
+}
+
 TEST_F(ServerTest, NamesThePortThatIsTaken) {
   serve();
   const auto other = tiny_engine();

@@ -249,15 +249,26 @@ void Engine::step() {
   take_submissions();
   const Batch batch = scheduler_->next();
   if (!batch.empty()) {
-    gather_rows(batch);
-    const std::span<const float> logits = decoder_->forward(Stream{&workers_}, rows_, *pool_);
-    const std::vector<Sampled> sampled = sample_batch(batch, logits);
-    report_prompts(batch);
+    std::vector<Sampled> sampled;
+    try {  // none of this changes what the scheduler or the pool knows
+      gather_rows(batch);
+      const std::span<const float> logits = decoder_->forward(Stream{&workers_}, rows_, *pool_);
+      sampled = sample_batch(batch, logits);
+      report_prompts(batch);
+    } catch (const std::bad_alloc&) {
+      fail_batch(batch, "the server ran out of memory while it computed this request");
+      return publish_stats();
+    }
     scheduler_->commit(batch);
     count_rows(batch, sampled);
     emit(batch, sampled);
   }
   publish_stats();
+}
+
+void Engine::fail_batch(const Batch& batch, const std::string& reason) {
+  log_warning("{}: {} sequences end", reason, batch.entries.size());
+  for (const BatchEntry& entry : batch.entries) send(*entry.sequence, failure_of(*entry.sequence, reason));
 }
 
 void Engine::take_submissions() {
@@ -355,12 +366,15 @@ void Engine::emit(const Batch& batch, const std::vector<Sampled>& sampled) {
   for (std::size_t i = 0; i < batch.entries.size(); ++i) {
     Sequence& sequence = *batch.entries[i].sequence;
     if (!batch.entries[i].wants_logits) continue;
-    Output output = commit_token(sequence, sampled[i]);
-    const bool ended = output.finish != FinishReason::none;
-    if (ended) finished(output.finish);
-    sequence.sink(output);
-    if (ended) scheduler_->finish(sequence);
+    send(sequence, commit_token(sequence, sampled[i]));
   }
+}
+
+void Engine::send(Sequence& sequence, const Output& output) {
+  const bool ended = output.finish != FinishReason::none;
+  if (ended) finished(output.finish);
+  sequence.sink(output);
+  if (ended) scheduler_->finish(sequence);
 }
 
 // Appends the token and decides whether the choice ends with it.

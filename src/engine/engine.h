@@ -68,7 +68,9 @@ class Engine {
   void cancel(RequestId id);  // takes effect at the next step; the sink is not called again. Unknown ids are ignored.
 
   bool has_work() const;
-  void step();                // next batch -> rows -> forward -> sample -> commit and emit
+  // Next batch -> rows -> forward -> sample -> commit and emit. Memory that runs out while the batch is computed ends the
+  // batch's sequences with FinishReason::error and nothing else. Any other exception leaves the engine unusable.
+  void step();
   void wait_for_work(std::chrono::milliseconds timeout);  // returns when there is work, on stop(), or after the timeout
   void stop();  // no further submits; what runs goes on
 
@@ -85,7 +87,9 @@ class Engine {
   void report_prompts(const Batch& batch);
   void count_rows(const Batch& batch, const std::vector<Sampled>& sampled);
   void emit(const Batch& batch, const std::vector<Sampled>& sampled);
+  void fail_batch(const Batch& batch, const std::string& reason);
   Output commit_token(Sequence& sequence, const Sampled& sampled);
+  void send(Sequence& sequence, const Output& output);
   void finished(FinishReason reason);
   void publish_stats();
 

@@ -125,7 +125,7 @@ RunningAnswer::Part RunningAnswer::take(OutputQueue::Item item) {
 
 boost::asio::awaitable<std::vector<RunningAnswer::Part>> RunningAnswer::next(std::chrono::milliseconds timeout) {
   std::vector<OutputQueue::Item> items = co_await queue_->take(timeout);
-  if (!queue_->ended().empty()) throw RequestError({503, queue_->ended()});
+  if (queue_->ended()) throw RequestError(*queue_->ended());
   std::vector<Part> parts;
   parts.reserve(items.size());
   for (OutputQueue::Item& item : items) parts.push_back(take(std::move(item)));
