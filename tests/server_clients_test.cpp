@@ -33,6 +33,24 @@ TEST_F(ServerTest, FreesEverythingWhenAClientLeaves) {
   EXPECT_EQ(post("/v1/completions", greedy(kPrompt, 2)).status, 200);
 }
 
+// Nothing tells a client that sends no more from one that is gone before an answer is written to it.
+TEST_F(ServerTest, TakesAClientThatEndsItsSideForGone) {
+  serve();
+  for (const bool stream : {true, false}) {
+    HttpClient client(port());
+    client.request("POST", "/v1/completions", greedy(kPrompt, 3000, {{"ignore_eos", true}, {"stream", stream}}).dump());
+    ASSERT_TRUE(eventually([](const EngineStats& s) { return s.pages_held > 0; }));
+    client.close_sending();
+    EXPECT_TRUE(client.closed());
+    EXPECT_TRUE(all_free());
+  }
+  EXPECT_EQ(engine_->stats().finished["abort"], 2);
+  HttpClient quick(port());
+  quick.request("GET", "/health");
+  quick.close_sending();
+  EXPECT_EQ(quick.answer().status, 200);
+}
+
 TEST_F(ServerTest, CancelsWhatItsClientDoesNotRead) {
   serve({.max_backlog_outputs = 16});
   HttpClient client(port(), 2048);
