@@ -2,7 +2,9 @@
 
 #include <sched.h>
 
-#include "base/error.h"
+#include <utility>
+
+#include "base/option_error.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -31,7 +33,7 @@ int available_processors() {
 }
 
 WorkerPool::WorkerPool(int threads) {
-  if (threads < 0 || threads > 1024) fail("threads must be 0 (one a processor) to 1024, found {}", threads);
+  if (threads < 0 || threads > 1024) refuse_option("threads must be 0 (one a processor) to 1024, found {}", threads);
   if (threads == 0) threads = available_processors();
   for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
 }
@@ -46,11 +48,16 @@ WorkerPool::~WorkerPool() {
   for (auto& worker : workers_) worker.join();
 }
 
-void WorkerPool::run_tasks(int worker) {
+void WorkerPool::run_tasks(int worker) noexcept {
   for (;;) {
     const std::int64_t task = next_task_.fetch_add(1, std::memory_order_relaxed);
     if (task >= tasks_) return;
-    (*body_)(task, worker);
+    try {
+      (*body_)(task, worker);
+    } catch (...) {
+      std::lock_guard lock(mutex_);
+      if (!failure_) failure_ = std::current_exception();
+    }
   }
 }
 
@@ -70,8 +77,9 @@ void WorkerPool::parallel_for(std::int64_t tasks,
     generation_.fetch_add(1, std::memory_order_release);
   }
   wake_.notify_all();
-  [&]() noexcept { run_tasks(0); }();  // to unwind would leave the workers with a body that is gone
+  run_tasks(0);
   for (int spin = 0; busy_.load(std::memory_order_acquire) != 0; spin = (spin + 1) % kYieldEach) pause_briefly(spin);
+  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
 void WorkerPool::work(int worker) {
