@@ -104,7 +104,8 @@ RecordJson limits_as_json(const EngineOptions& options) {
   return {{"max_num_seqs", options.max_num_seqs},
           {"max_num_batched_tokens", options.max_num_batched_tokens},
           {"prefix_caching", options.enable_prefix_caching},
-          {"chunked_prefill", options.enable_chunked_prefill}};
+          {"chunked_prefill", options.enable_chunked_prefill},
+          {"enforce_eager", options.enforce_eager}};
 }
 
 void add_engine_flags(CLI::App& command, ModelFlags& model, EngineFlags& engine) {

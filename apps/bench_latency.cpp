@@ -28,6 +28,7 @@ struct Measured {
   std::vector<StepTime> steps;
   double duration_s = 0;
   std::int64_t preemptions = 0;
+  RouteCounts routes;
 
   void add(OfflineRun&& run) {
     latencies_s.push_back(run.duration_s);
@@ -35,6 +36,7 @@ struct Measured {
     steps.insert(steps.end(), run.steps.begin(), run.steps.end());
     duration_s += run.duration_s;
     preemptions += run.preemptions;
+    for (const auto& [route, rows] : run.routes) routes[route] += rows;
   }
 };
 
@@ -74,6 +76,7 @@ void report(const LatencyFlags& flags, const Engine& engine, const Measured& mea
   record["prefill_steps"] = as_json(phases.prefill, attestation);
   record["decode_steps"] = as_json(phases.decode, attestation);
   record["preemptions"] = measured.preemptions;
+  record["attention_rows"] = measured.routes;
   record["latencies_s"] = measured.latencies_s;
   record["requests"] = requests_as_json(measured.requests, flags.bench.save_detailed);
   if (flags.bench.save_detailed) record["steps"] = steps_as_json(measured.steps);

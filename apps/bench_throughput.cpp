@@ -49,6 +49,7 @@ void report(const ThroughputFlags& flags, const Engine& engine, const OfflineRun
   record["prefill_steps"] = as_json(phases.prefill, attestation);
   record["decode_steps"] = as_json(phases.decode, attestation);
   record["preemptions"] = done.preemptions;
+  record["attention_rows"] = done.routes;
   record["prefix_hit_tokens"] = done.prefix_hits;
   record["requests"] = requests_as_json(done.requests, flags.bench.save_detailed);
   if (flags.bench.save_detailed) record["steps"] = steps_as_json(done.steps);

@@ -50,6 +50,11 @@ OfflineRun run_offline(Engine& engine, std::span<const WorkItem> items, double t
   }
   run.preemptions = seen.preemptions - before.preemptions;
   run.prefix_hits = seen.prefix_hits - before.prefix_hits;
+  for (const auto& [route, rows] : seen.routes) {
+    const auto old = before.routes.find(route);
+    const std::int64_t added = rows - (old == before.routes.end() ? 0 : old->second);
+    if (added > 0) run.routes[route] = added;
+  }
   run.duration_s = duration_of(run.requests);
   return run;
 }

@@ -22,6 +22,7 @@ struct OfflineRun {
   std::vector<StepTime> steps;
   double duration_s = 0;
   std::int64_t preemptions = 0, prefix_hits = 0;
+  RouteCounts routes;  // rows that went each way through attention, on devices with several
 };
 
 // Submits all items at once and steps until each has its tokens; end-of-text does not stop them. Throws Error when the

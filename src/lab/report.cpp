@@ -145,16 +145,12 @@ RecordJson as_json(const PhaseFigures& phase, const Attestation& attestation) {
           {"gb_per_s", phase.bytes_per_s(attestation) / 1e9}};
 }
 
-std::string device_line(const Attestation& a) {
-  return fmt::format("CPU, {} thread{}, kernels for {}", a.threads, a.threads == 1 ? "" : "s", a.cpu_target);
-}
-
 RecordJson as_json(const Attestation& a) {
   return {{"model", a.model},
           {"family", a.family},
           {"weights", a.weights_format},
           {"weight_bytes", a.weight_bytes},
-          {"device", device_line(a)},
+          {"device", a.device},
           {"kv_cache", short_name(a.format)},
           {"key_type", name(a.format.key)},
           {"value_type", name(a.format.value)},

@@ -47,6 +47,4 @@ RecordJson as_json(const Attestation& attestation);
 RecordJson requests_as_json(std::span<const RequestTimes> requests, bool token_times);
 RecordJson steps_as_json(std::span<const StepTime> steps);
 
-std::string device_line(const Attestation& attestation);
-
 }  // namespace keel
