@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/random.h"
-#include "text/json_fields.h"
+#include "text/file_fields.h"
 #include "text/testdata/small_json.h"
 
 namespace keel {
