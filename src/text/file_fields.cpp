@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "base/error.h"
+#include "base/json.h"
 
 namespace keel {
 
@@ -61,11 +62,8 @@ FileFields FileFields::inside(const char* key) const {
 }
 
 json parse_json(std::string_view text, const std::string& where) {
-  try {
-    return json::parse(text.begin(), text.end());
-  } catch (const json::exception& e) {
-    fail("{}: not valid JSON: {}", where, e.what());
-  }
+  if (const auto problem = json_problem(text)) fail("{}: {}", where, *problem);
+  return json::parse(text);
 }
 
 std::string read_text_file(const std::filesystem::path& path) {
