@@ -127,6 +127,7 @@ bool read_pre_tokenizer(const FileFields& fields, PreTokenizer& pre_tokenizer) {
 
 void read_decoder(const FileFields& fields, TokenDecoder& decoder) {
   bool fused = false;  // what follows sees the whole text, where keel sees one token
+  bool bytes = false;  // what follows sees single bytes of characters
   for_each_step(fields, "decoders", [&](const FileFields& step) {
     const std::string type = step.text("type");
     if (type == "Fuse") {
@@ -147,10 +148,15 @@ void read_decoder(const FileFields& fields, TokenDecoder& decoder) {
       fail("{}: {} after Fuse is not supported", step.where, type);
     } else if (type == "ByteLevel") {
       decoder.steps.emplace_back(DecodeByteLevel{});
+      bytes = true;
     } else if (type == "ByteFallback") {
       decoder.steps.emplace_back(DecodeByteFallback{});
+      bytes = true;
     } else if (type == "Replace") {
-      decoder.steps.emplace_back(Replace{read_pattern(step), step.text("content")});
+      Replace replace{read_pattern(step), step.text("content")};
+      if (bytes && std::holds_alternative<Regex>(replace.pattern))
+        fail("{}: Replace by a regular expression after bytes is not supported", step.where);
+      decoder.steps.emplace_back(std::move(replace));
     } else if (type == "Metaspace") {
       decoder.steps.emplace_back(DecodeMetaspace{
           read_replacement(step), read_prepending(step) != Metaspace::Prepending::never});
