@@ -374,7 +374,8 @@ std::vector<Sampled> Engine::sample_batch(const Batch& batch, const StepResult& 
 void Engine::report_prompts(const Batch& batch) {
   const std::size_t vocabulary = model_.config.vocabulary;
   for (std::size_t i = 0; i < batch.entries.size(); ++i) {
-    auto& [sequence, tokens, wants_logits] = batch.entries[i];
+    Sequence* const sequence = batch.entries[i].sequence;
+    const std::int64_t tokens = batch.entries[i].tokens;
     const auto& count = sequence->request->sampling.prompt_logprobs;
     if (!count || sequence->output_tokens() > 0) continue;  // reported with the first token, even if computed again
     auto& reports = sequence->prompt_reports;
