@@ -50,11 +50,17 @@ Block LocateBlock(const AttentionTile& tile, std::int64_t begin, std::int64_t en
   const int value_bits = bits(layout.format().value);
   Block block;
   block.tokens = std::min(end - begin, kBlockTokens);
-  for (int s = 0; s < kStrips; ++s) {
-    // Strips past the end repeat the first one: their scores are computed but never looked at.
-    const std::int64_t t = s * kStripTokens < block.tokens ? begin + s * kStripTokens : begin;
-    const PageId page = tile.pages[t / page_size];
-    const std::int64_t slot = t % page_size;
+  const PageId* pages = tile.pages + begin / page_size;
+  std::int64_t slot = begin % page_size;
+  for (int s = 0; s < kStrips; ++s, slot += kStripTokens) {
+    if (s * kStripTokens >= block.tokens) {  // computed with the rest, but never looked at
+      block.keys[s] = block.keys[0];
+      block.values[s] = block.values[0];
+      block.value_parameters[s] = block.value_parameters[0];
+      continue;
+    }
+    if (slot == page_size) ++pages, slot = 0;
+    const PageId page = *pages;
     block.keys[s] = tile.kv->key_page(page) + layout.key_element(tile.kv_head, slot, 0) * key_bits / 8;
     block.values[s] =
         tile.kv->value_page(page) + layout.value_element(tile.kv_head, slot, 0) * value_bits / 8;
@@ -63,6 +69,14 @@ Block LocateBlock(const AttentionTile& tile, std::int64_t begin, std::int64_t en
           tile.kv->value_page(page) + layout.value_parameters_offset(tile.kv_head, slot);
     }
   }
+  return block;
+}
+
+// The block that this thread most likely takes after the one that ends at `at`; for want of one, `block` itself.
+Block BlockAfter(const AttentionTile& tile, std::int64_t at, std::int64_t end, const Block& block) {
+  if (at < end) return LocateBlock(tile, at, end);
+  if (end < tile.end()) return LocateBlock(tile, end, tile.end());
+  if (tile.following != nullptr) return LocateBlock(*tile.following, 0, tile.following->end());
   return block;
 }
 
@@ -398,7 +412,7 @@ void AttendTile(const AttentionTile& tile,
   const std::int64_t value_row_bytes = kStripTokens * bits(value_type) / 8;
   Block block = LocateBlock(tile, begin, end);
   for (std::int64_t t0 = begin; t0 < end; t0 += kBlockTokens) {
-    const Block next = t0 + kBlockTokens < end ? LocateBlock(tile, t0 + kBlockTokens, end) : block;
+    const Block next = BlockAfter(tile, t0 + kBlockTokens, end, block);
     const std::byte* key_strips[kStrips];
     const std::byte* value_strips[kStrips];
     std::copy_n(block.keys, kStrips, key_strips);
