@@ -6,13 +6,13 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/paged_attention/attention_tile.cpp"
 #include <hwy/foreach_target.h>
-#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include <algorithm>
 #include <limits>
 
 #include "base/error.h"
+#include "kernels/fetch.h"
 #include "kernels/paged_attention/exp2-inl.h"
 #include "kernels/paged_attention/stored_elements-inl.h"
 
@@ -123,7 +123,7 @@ void ScorePanel(const float* HWY_RESTRICT q,  // [head_dim][kRows]
             d, from[v / kVectorsPerStrip] + dim * key_stride + v % kVectorsPerStrip * kLanes);
       }
       if (fetch_every != 0 && (dim & (fetch_every - 1)) == 0) {
-        for (int s = 0; s < kStripsAtOnce; ++s) hwy::Prefetch(ahead->bases[s0 + s] + fetch_offset);
+        for (int s = 0; s < kStripsAtOnce; ++s) fetch_ahead(ahead->bases[s0 + s] + fetch_offset);
         fetch_offset += ahead->step;
       }
 #pragma GCC unroll 16
@@ -171,7 +171,7 @@ HWY_INLINE void ValueColumns(const float* HWY_RESTRICT p,  // [kRows][kBlockToke
 #pragma GCC unroll 16
       for (int v = 0; v < kVectors; ++v) value[v] = Value::Load(d, from + t * head_dim + v * kLanes);
       for (std::int64_t i = 0; i < fetches && fetch_offset < fetch_bytes; ++i) {
-        hwy::Prefetch(ahead->bases[s] + fetch_offset);
+        fetch_ahead(ahead->bases[s] + fetch_offset);
         fetch_offset += fetch_step;
       }
 #pragma GCC unroll 16
@@ -252,7 +252,7 @@ void ConvertStrip(const std::byte* strip,
   const auto row_bytes = static_cast<std::int64_t>(sizeof(typename Stored::T)) * stride;
   const FetchAhead ahead(&next, rows, row_bytes);
   for (std::int64_t row = 0; row < rows; ++row) {
-    if ((row & (ahead.every - 1)) == 0) hwy::Prefetch(next + row * row_bytes);
+    if ((row & (ahead.every - 1)) == 0) fetch_ahead(next + row * row_bytes);
     for (std::int64_t i = 0; i < width; i += kLanes) {
       hn::StoreU(Stored::Load(d, from + row * stride + i), d, to + row * width + i);
     }
@@ -279,7 +279,7 @@ void ConvertU4Strip(const std::byte* strip,
   for (std::int64_t t = 0; t < tokens; ++t) {
     const auto scale = hn::Set(d, scale_zero[2 * t]);
     const auto zero = hn::Set(d, scale_zero[2 * t + 1]);
-    if ((t & (ahead.every - 1)) == 0) hwy::Prefetch(next + t * head_dim / 2);
+    if ((t & (ahead.every - 1)) == 0) fetch_ahead(next + t * head_dim / 2);
     for (std::int64_t i = 0; i < head_dim / 2; i += kPairs) {
       const auto pairs = hn::PromoteTo(di32, hn::LoadU(du8, codes + t * head_dim / 2 + i));
       const auto low = hn::ConvertTo(d, hn::And(pairs, hn::Set(di32, 15)));
