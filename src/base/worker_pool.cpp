@@ -13,6 +13,7 @@
 namespace keel {
 namespace {
 
+constexpr int kOpen = 1 << 16;  // more than there are workers
 constexpr int kSpins = 4000;   // about 50 µs: longer than the serial code between two operations of a step
 constexpr int kYieldEach = 256;  // the thread waited for may be queued behind this one on the same processor
 
@@ -71,14 +72,15 @@ void WorkerPool::parallel_for(std::int64_t tasks,
   body_ = &body;
   tasks_ = tasks;
   next_task_.store(0, std::memory_order_relaxed);
-  busy_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
+  inside_.store(kOpen, std::memory_order_release);
   {
     std::lock_guard lock(mutex_);  // a worker about to sleep sees the new generation or our notification
     generation_.fetch_add(1, std::memory_order_release);
   }
   wake_.notify_all();
   run_tasks(0);
-  for (int spin = 0; busy_.load(std::memory_order_acquire) != 0; spin = (spin + 1) % kYieldEach) pause_briefly(spin);
+  inside_.fetch_sub(kOpen, std::memory_order_relaxed);
+  for (int spin = 0; inside_.load(std::memory_order_acquire) != 0; spin = (spin + 1) % kYieldEach) pause_briefly(spin);
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
@@ -94,8 +96,12 @@ void WorkerPool::work(int worker) {
     }
     seen = generation_.load(std::memory_order_acquire);
     if (stopping_) return;
+    int inside = inside_.load(std::memory_order_relaxed);
+    while (inside >= kOpen && !inside_.compare_exchange_weak(inside, inside + 1, std::memory_order_acquire, std::memory_order_relaxed)) {
+    }
+    if (inside < kOpen) continue;  // came too late
     run_tasks(worker);
-    busy_.fetch_sub(1, std::memory_order_release);
+    inside_.fetch_sub(1, std::memory_order_release);
   }
 }
 

@@ -12,6 +12,8 @@
 
 namespace keel {
 
+// A worker that comes late, because something else has its processor, is not waited for: who is there takes its tasks.
+//
 // Thread rule: one caller at a time. A worker spins some microseconds for the next call, then sleeps, so that an idle
 // engine costs nothing and a busy one pays no wake-up between two operations.
 class WorkerPool {
@@ -36,7 +38,7 @@ class WorkerPool {
   const std::function<void(std::int64_t, int)>* body_ = nullptr;
   std::int64_t tasks_ = 0;
   std::atomic<std::int64_t> next_task_{0};
-  std::atomic<int> busy_{0};
+  std::atomic<int> inside_{0};  // workers in run_tasks(), plus kOpen while they may enter
   std::atomic<std::uint64_t> generation_{0};
   std::atomic<bool> stopping_{false};
   std::exception_ptr failure_;  // of a task; guarded by mutex_ while tasks run

@@ -58,6 +58,7 @@ class Decoder {
   Buffer<float> residual_;   // [T, hidden]
   Buffer<float> normed_;     // [max(T, R), hidden]
   Buffer<float> qkv_;        // q [T, H·D], k [T, G·D], v [T, G·D], one after another
+  Buffer<float> angles_;     // RoPE's, [T, rotary_dim]
   Buffer<float> attended_;   // [T, H·D]
   Buffer<float> gate_;       // [T, intermediate]
   Buffer<float> up_;         // [T, intermediate]

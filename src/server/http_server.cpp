@@ -51,6 +51,7 @@ asio::awaitable<void> HttpServer::accept() {
     }
     told = false;
     socket.set_option(tcp::no_delay(true), error);
+    socket.non_blocking(true, error);
     socket.set_option(asio::socket_base::send_buffer_size(limits_.send_buffer_bytes), error);
     const auto session = std::make_shared<HttpSession>(*this, std::move(socket));
     sessions_.insert(session.get());
