@@ -312,6 +312,7 @@ void Engine::gather_rows(const Batch& batch) {
                                .context = sequence->computed + tokens,
                                .pages = sequence->pages.data()});
     if (wants_logits) rows_.logit_rows.push_back(first_row + tokens - 1);
+    rows_.keep_all = rows_.keep_all || (sequence->request->sampling.prompt_logprobs && sequence->output_tokens() == 0);
   }
 }
 

@@ -18,6 +18,7 @@ void StepRows::clear() {
   slots.clear();
   sequences.clear();
   logit_rows.clear();
+  keep_all = false;
 }
 
 Decoder::Decoder(const LoadedModel& model,

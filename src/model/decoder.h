@@ -21,6 +21,7 @@ struct StepRows {
   std::vector<std::int64_t> slots;      // [T], where each row's K and V go
   std::vector<AttentionSequence> sequences;
   std::vector<std::int64_t> logit_rows;  // [R] rows of T whose logits are wanted
+  bool keep_all = false;                 // other rows' logits will be asked for after the forward
 
   void clear();
 };

@@ -59,7 +59,7 @@ class Executor {
   virtual void bind(KvPool& pool) = 0;
   // `sampling`: [R], or empty for none. Results are valid until the next call.
   virtual StepResult forward(const StepRows& rows, std::span<const std::optional<DeviceSampling>> sampling) = 0;
-  // Logits of other rows of the last forward, at most max_logit_rows a call; valid until the next call.
+  // Logits of other rows of the last forward, which must have had keep_all, at most max_logit_rows a call; valid until the next call.
   virtual std::span<const float> logits(std::span<const std::int64_t> rows) = 0;
 
   virtual std::int64_t max_logit_rows() const = 0;

@@ -60,6 +60,7 @@ void Metrics::describe_engine(const Attestation& attestation) {
          {"num_blocks", std::to_string(attestation.pages)},
          {"pool_bytes", std::to_string(attestation.pool_bytes)},
          {"weights_format", attestation.weights_format},
+         {"device", attestation.device},
          {"cpu_target", attestation.cpu_target},
          {"version", kVersion}})
       .Set(1);
@@ -127,6 +128,11 @@ std::string Metrics::text(const EngineStats& stats) {
   total("engine_steps_total", "Forward passes", stats.steps);
   total("engine_rows_total", "Rows computed, by kind", stats.prefill_rows, {{"kind", "prefill"}});
   total("engine_rows_total", "Rows computed, by kind", stats.decode_rows, {{"kind", "decode"}});
+  for (const auto& [route, rows] : stats.routes) {  // "route: reason"
+    const std::size_t colon = route.find(": ");
+    total("attention_rows_total", "Rows of attention, by the way they took on a device with several, and why", rows,
+          {{"route", route.substr(0, colon)}, {"reason", route.substr(colon + 2)}});
+  }
   for (const auto& [reason, count] : stats.finished) {
     total("request_success_total", "Finished choices, by reason", count, {{"finished_reason", reason}});
   }

@@ -30,6 +30,7 @@ Json model_card(const Api& api, const std::string& name) {
             {"pages", engine.pages},
             {"slots", engine.slots},
             {"pool_bytes", engine.pool_bytes}}},
+          {"device", engine.device},
           {"cpu_target", engine.cpu_target},
           {"threads", engine.threads}};
 }
