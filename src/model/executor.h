@@ -75,6 +75,14 @@ std::unique_ptr<Executor> make_executor(Device device,
                                         const ExecutorLimits& limits,
                                         WorkerPool& workers);
 
+// One row of CUDA's capability table, asked of the kernels themselves; empty where this build has no CUDA.
+struct CudaCell {
+  KvFormat format;  // 16 bits stand for the model's type, f16 or bf16
+  std::int64_t head_dim;
+  std::string decode, native_prefill, plain_prefill;  // refusals; empty = served
+};
+std::vector<CudaCell> cuda_cells();
+
 // What the KV cache may take when its user named no size: of the device's memory `utilization`, less what is in use. CUDA only.
 std::int64_t device_cache_bytes(double utilization);
 
