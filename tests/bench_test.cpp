@@ -1,9 +1,9 @@
 // Benchmarks end to end on the tiny model: an engine, a server in this process, and the program itself.
 #include <sys/wait.h>
 
+#include <chrono>
 #include <cstdio>
 #include <fstream>
-#include <numeric>
 
 #include "lab/offline_run.h"
 #include "lab/openai_load.h"
@@ -24,7 +24,9 @@ class OfflineRunTest : public testing::Test {
 
 TEST_F(OfflineRunTest, AccountsForEveryTokenAndStep) {
   const auto engine = tiny_engine({.enable_prefix_caching = false});
+  const auto start = std::chrono::steady_clock::now();
   const OfflineRun run = run_offline(*engine, random_items(kWorkload, 1), 0);
+  const double outside_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   const RunFigures figures = figures_of(run.requests, run.duration_s);
   EXPECT_EQ(figures.completed, 6);
   EXPECT_EQ(figures.input_tokens, 6 * 40);
@@ -38,7 +40,9 @@ TEST_F(OfflineRunTest, AccountsForEveryTokenAndStep) {
   EXPECT_EQ(phases.decode.rows, 6 * 11);
   // A decode step reads what was cached before it and the row it adds: 41 tokens, then 42, … 51.
   EXPECT_EQ(phases.decode.context_tokens, 6 * (41 + 51) * 11 / 2);
-  EXPECT_LE(phases.prefill.seconds + phases.decode.seconds, run.duration_s * 1.05 + 0.01);
+  EXPECT_LE(phases.prefill.seconds + phases.decode.seconds, outside_s);
+  EXPECT_LE(run.duration_s, outside_s);
+  EXPECT_GE(run.duration_s, figures.e2el_s.percentile(100));
   EXPECT_EQ(run.prefix_hits, 0);
 }
 
@@ -68,7 +72,7 @@ class LoadTest : public ServerTest {
     RandomWorkload workload = kWorkload;
     workload.prompts = prompts;
     workload.output_tokens = output_tokens;
-    LoadPlan plan{.path = "/v1/completions", .due_s = std::vector<double>(prompts), .request_timeout = std::chrono::seconds(60)};
+    LoadPlan plan{.path = "/v1/completions", .due_s = std::vector<double>(prompts), .request_timeout = std::chrono::seconds(600)};
     for (const WorkItem& item : random_items(workload, 4)) plan.bodies.push_back(completion_body(item, {}).dump());
     return plan;
   }
@@ -100,12 +104,12 @@ TEST_F(LoadTest, HoldsTheConcurrencyAskedFor) {
 
 TEST_F(LoadTest, CountsWhatTheServerRefuses) {
   serve({}, {.max_num_seqs = 1, .max_queued = 2});
-  const auto requests = run_load(address(), plan(12, 200));
+  const auto requests = run_load(address(), plan(12, 60));
   const RunFigures figures = figures_of(requests, duration_of(requests));
   EXPECT_GT(figures.failed, 0);
   EXPECT_GT(figures.completed, 0);
   EXPECT_EQ(figures.failed + figures.completed, 12);
-  EXPECT_EQ(figures.output_tokens, figures.completed * 200);
+  EXPECT_EQ(figures.output_tokens, figures.completed * 60);
   for (const RequestTimes& request : requests) {
     EXPECT_TRUE(request.error.empty() || request.error.starts_with("HTTP 429: ")) << request.error;
   }
@@ -210,7 +214,7 @@ TEST_F(BenchProgramTest, ServeMeasuresAServerAndTakesItsCard) {
 
 TEST_F(BenchProgramTest, ServeEndsWithAFailureWhenRequestsFail) {
   serve({}, {.max_num_seqs = 1, .max_queued = 1});
-  const Ran ran = run(fmt::format("serve --port {} --num-prompts 10 --random-input-len 10 --random-output-len 100", port()));
+  const Ran ran = run(fmt::format("serve --port {} --num-prompts 10 --random-input-len 10 --random-output-len 50", port()));
   EXPECT_EQ(ran.code, 1);
   EXPECT_NE(ran.err.find("of 10 requests failed: HTTP 429"), std::string::npos) << ran.err;
   EXPECT_NE(ran.out.find("Failed requests: "), std::string::npos);
