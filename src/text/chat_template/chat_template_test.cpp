@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 #include <string>
 #include <vector>
 
@@ -123,10 +123,9 @@ TEST(ChatTemplate, BoundsTimeMemoryAndDepth) {
       "{% set a = range(100000) | list %}{% for i in range(100000) %}{{ -1 in a }}{{ a.count(1) }}{% endfor %}",
   };
   for (const std::string& source : hostile) {
-    const auto start = std::chrono::steady_clock::now();
+    const std::clock_t start = std::clock();  // this process's own time: others may keep the machine busy
     EXPECT_NE(failure(source), "") << source;
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-    EXPECT_LT(took.count(), 30) << source;
+    EXPECT_LT(std::clock() - start, 30 * CLOCKS_PER_SEC) << source;
   }
 }
 

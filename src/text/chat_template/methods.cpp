@@ -31,14 +31,6 @@ const std::string& string_of(const Value& v) {
   return *string;
 }
 
-std::int64_t integer_of(const Value& v) {
-  const auto number = as_integer(v);
-  if (!number) raise("'{}' object cannot be interpreted as an integer", type_name(v));
-  return *number;
-}
-
-bool given(const std::optional<Value>& v) { return v && !is_none(*v); }
-
 // The part of the text that start and end, in code points, leave; and how many code points lie before it.
 struct Window {
   std::string_view text;

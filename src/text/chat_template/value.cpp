@@ -145,6 +145,12 @@ std::optional<std::int64_t> as_integer(const Value& v) {
   return std::nullopt;
 }
 
+std::int64_t integer_of(const Value& v) {
+  const auto number = as_integer(v);
+  if (!number) raise("'{}' object cannot be interpreted as an integer", type_name(v));
+  return *number;
+}
+
 std::optional<double> as_number(const Value& v) {
   if (const auto* real = std::get_if<double>(&v)) return *real;
   if (const auto whole = as_integer(v)) return static_cast<double>(*whole);

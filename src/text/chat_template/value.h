@@ -107,6 +107,14 @@ const Sequence* as_sequence(const Value& v);
 const Dict* as_dict(const Value& v);
 std::optional<std::int64_t> as_integer(const Value& v);  // also of a boolean, as in Python
 std::optional<double> as_number(const Value& v);         // boolean, integer or real
+std::int64_t integer_of(const Value& v);                 // raises where as_integer has none
+inline bool given(const std::optional<Value>& v) { return v && !is_none(*v); }  // an argument
+// What the value shares with others and what may change; null when it is no T.
+template <class T>
+T* object(const Value& v) {
+  const auto* pointer = std::get_if<std::shared_ptr<T>>(&v);
+  return pointer ? pointer->get() : nullptr;
+}
 
 Extent extent_of(const Value& v);
 std::string_view type_name(const Value& v);  // Python's
