@@ -68,8 +68,7 @@ std::unique_ptr<Plan> build(cudnnHandle_t handle, const SdpaShape& s) {
 
   auto options = fe::graph::SDPA_attributes().set_name("attention").set_generate_stats(s.stats).set_attn_scale(s.softmax_scale);
   if (s.causal) {
-    const bool square = s.lengths == SdpaLengths::exact && s.q_tokens == s.kv_tokens;
-    options.set_diagonal_alignment(square ? fe::DiagonalAlignment_t::TOP_LEFT : fe::DiagonalAlignment_t::BOTTOM_RIGHT)
+    options.set_diagonal_alignment(s.square ? fe::DiagonalAlignment_t::TOP_LEFT : fe::DiagonalAlignment_t::BOTTOM_RIGHT)
         .set_diagonal_band_right_bound(0);
   }
   if (s.lengths != SdpaLengths::exact) {

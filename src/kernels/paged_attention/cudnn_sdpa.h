@@ -24,8 +24,9 @@ struct SdpaShape {
   std::int64_t heads, kv_heads, head_dim;
   float softmax_scale;
   SdpaLengths lengths = SdpaLengths::exact;
-  bool causal = true;  // bottom-right: the last row sees every key
-  bool stats = false;  // also the rows' log-sum-exp
+  bool causal = true;   // bottom-right: the last row sees every key
+  bool square = false;  // every sequence has as many rows as tokens
+  bool stats = false;   // also the rows' log-sum-exp
   std::int64_t batch = 1, q_tokens, kv_tokens;
   std::int64_t q_stride, kv_stride, out_stride;                    // between tokens
   std::int64_t q_sequence = 0, kv_sequence = 0, out_sequence = 0;  // between sequences; 0 where ragged

@@ -134,6 +134,7 @@ void NativePrefill::run_exact(cudaStream_t stream,
   s.batch = std::ssize(group);
   s.q_tokens = first.rows;
   s.kv_tokens = first.context;
+  s.square = first.rows == first.context;
   if (!gathered) s.kv_stride = args.kv_stride;
   s.q_sequence = apart * args.q_stride;
   s.kv_sequence = (gathered ? first.context : apart) * s.kv_stride;
@@ -161,6 +162,7 @@ void NativePrefill::run_ragged(cudaStream_t stream,
                                bool build_only) {
   SdpaShape s = shape(args);
   s.lengths = SdpaLengths::ragged;
+  s.square = !gathered;
   s.batch = std::ssize(group);
   if (!gathered) s.kv_stride = args.kv_stride;
   std::int64_t rows = 1, context = 1, base = group[0].first_row;

@@ -1,9 +1,9 @@
 // The plain prefill kernel: FlashAttention-2's order of work on mma.sync, straight from the pages.
 //
 // A block serves kPlainRows packed rows of one KV head: row r is query row r / group, query head r % group of that KV head.
-// Tiles of tokens come by cp.async, the next while this one is computed. Stored 16-bit blocks are used as they lie (the page's
-// swizzle is what ldmatrix wants); narrower ones are widened once into a tile of the same order. Slots past the context are
-// filled with zeros, so that what lies there does not matter.
+// Tiles of tokens come by cp.async: while one is computed, the next is widened and the one after is on its way, with one barrier
+// a tile. Stored 16-bit blocks are used as they lie (the page's swizzle is what ldmatrix wants); narrower ones are widened into
+// a tile of the same order. Slots past the context are filled with zeros, so that what lies there does not matter.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -26,9 +26,13 @@ struct PlainShape {
   static constexpr int kPages = kTokens / kCudaPageSize;
   static constexpr int kRowBytes = 2 * D;            // of a token in a 16-bit tile
   static constexpr int kTileBytes = kTokens * kRowBytes;
-  // Keys and values each: two 16-bit tiles, or two narrow ones in the first and a widened one in the second.
-  static constexpr int kSharedBytes = 4 * kTileBytes;
-  static constexpr int kBlocksPerSm = D > 128 ? 1 : 2;
+  // Keys and values each: three 16-bit tiles, or two narrow ones in the first's place and two widened ones.
+  static constexpr int kSharedBytes = 6 * kTileBytes;
+  static constexpr int kBlocksPerSm = D > 64 ? 1 : 2;  // as registers allow
+
+  __device__ static int tile_at(int bits, int tile) { return bits == 16 ? tile % 3 * kTileBytes : (1 + tile % 2) * kTileBytes; }
+  __device__ static int narrow_at(int tile) { return tile % 2 * (kTileBytes / 2); }
+  __device__ static int staged_at(int bits, int tile) { return bits == 16 ? tile_at(bits, tile) : narrow_at(tile); }
 };
 
 namespace plain {
@@ -187,7 +191,7 @@ __global__ __launch_bounds__(kPlainThreads, PlainShape<D>::kBlocksPerSm) void pl
   constexpr int kTokens = Shape::kTokens;
   extern __shared__ __align__(128) std::byte shared[];
   std::byte* const key_tiles = shared;
-  std::byte* const value_tiles = shared + 2 * Shape::kTileBytes;
+  std::byte* const value_tiles = shared + 3 * Shape::kTileBytes;
 
   const int head = blockIdx.x % p.kv_heads;
   const int launch_tile = p.tiles - 1 - static_cast<int>(blockIdx.x / p.kv_heads);  // a sequence's longest first
@@ -234,23 +238,31 @@ __global__ __launch_bounds__(kPlainThreads, PlainShape<D>::kBlocksPerSm) void pl
     }
   };
   const auto stage_tile = [&](const int (&pages)[Shape::kPages], int tile) {
-    const std::uint32_t keys = shared_address(key_tiles), values = shared_address(value_tiles);
-    const int parity = tile & 1, first = tile * kTokens;
+    const std::uint32_t keys = shared_address(key_tiles) + Shape::staged_at(p.key_bits, tile);
+    const std::uint32_t values = shared_address(value_tiles) + Shape::staged_at(p.value_bits, tile);
+    const int first = tile * kTokens;
     if (p.key_bits == 16) {
-      stage<D, 16>(keys + parity * Shape::kTileBytes, p.keys, p.key_page_bytes, head, pages, first, sequence.context);
+      stage<D, 16>(keys, p.keys, p.key_page_bytes, head, pages, first, sequence.context);
     } else {
-      stage<D, 8>(keys + parity * (Shape::kTileBytes / 2), p.keys, p.key_page_bytes, head, pages, first, sequence.context);
+      stage<D, 8>(keys, p.keys, p.key_page_bytes, head, pages, first, sequence.context);
     }
     if (p.value_bits == 16) {
-      stage<D, 16>(values + parity * Shape::kTileBytes, p.values, p.value_page_bytes, head, pages, first, sequence.context);
+      stage<D, 16>(values, p.values, p.value_page_bytes, head, pages, first, sequence.context);
     } else if (p.value_bits == 8) {
-      stage<D, 8>(values + parity * (Shape::kTileBytes / 2), p.values, p.value_page_bytes, head, pages, first, sequence.context);
+      stage<D, 8>(values, p.values, p.value_page_bytes, head, pages, first, sequence.context);
     } else {
-      const std::uint32_t to = values + parity * (Shape::kTileBytes / 2);
-      stage<D, 4>(to, p.values, p.value_page_bytes, head, pages, first, sequence.context);
-      stage_parameters<D>(to + Shape::kTileBytes / 4, p.values, p, head, pages, first, sequence.context);
+      stage<D, 4>(values, p.values, p.value_page_bytes, head, pages, first, sequence.context);
+      stage_parameters<D>(values + Shape::kTileBytes / 4, p.values, p, head, pages, first, sequence.context);
     }
     commit_copies();
+  };
+  const auto widen_tile = [&](int tile) {
+    if (p.key_bits == 8) widen<D, T, 8>(key_tiles + Shape::tile_at(8, tile), key_tiles + Shape::narrow_at(tile), nullptr);
+    const std::byte* narrow = value_tiles + Shape::narrow_at(tile);
+    if (p.value_bits == 8) widen<D, PV, 8>(value_tiles + Shape::tile_at(8, tile), narrow, nullptr);
+    if constexpr (std::is_same_v<PV, __half>) {
+      if (p.value_bits == 4) widen<D, PV, 4>(value_tiles + Shape::tile_at(4, tile), narrow, narrow + Shape::kTileBytes / 4);
+    }
   };
 
   const int tiles = (block_most + kTokens - 1) / kTokens;
@@ -258,6 +270,11 @@ __global__ __launch_bounds__(kPlainThreads, PlainShape<D>::kBlocksPerSm) void pl
   load_pages(pages, 0);
   stage_tile(pages, 0);
   load_pages(pages, 1);
+  wait_for_copies();
+  __syncthreads();
+  if (tiles > 1) stage_tile(pages, 1);
+  load_pages(pages, 2);
+  widen_tile(0);
 
   float sum[D / 8][4] = {};
   float most[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};
@@ -269,22 +286,13 @@ __global__ __launch_bounds__(kPlainThreads, PlainShape<D>::kBlocksPerSm) void pl
   for (int tile = 0; tile < tiles; ++tile) {
     wait_for_copies();
     __syncthreads();
-    if (tile + 1 < tiles) {
-      stage_tile(pages, tile + 1);
-      load_pages(pages, tile + 2);
+    if (tile + 2 < tiles) {
+      stage_tile(pages, tile + 2);
+      load_pages(pages, tile + 3);
     }
-    const int parity = tile & 1;
-    const std::byte* key_tile = key_tiles + (p.key_bits == 16 ? parity : 1) * Shape::kTileBytes;
-    const std::byte* value_tile = value_tiles + (p.value_bits == 16 ? parity : 1) * Shape::kTileBytes;
-    if (p.key_bits != 16 || p.value_bits != 16) {
-      const std::byte* narrow_values = value_tiles + parity * (Shape::kTileBytes / 2);
-      if (p.key_bits == 8) widen<D, T, 8>(key_tiles + Shape::kTileBytes, key_tiles + parity * (Shape::kTileBytes / 2), nullptr);
-      if (p.value_bits == 8) widen<D, PV, 8>(value_tiles + Shape::kTileBytes, narrow_values, nullptr);
-      if constexpr (std::is_same_v<PV, __half>) {
-        if (p.value_bits == 4) widen<D, PV, 4>(value_tiles + Shape::kTileBytes, narrow_values, narrow_values + Shape::kTileBytes / 4);
-      }
-      __syncthreads();
-    }
+    if (tile + 1 < tiles) widen_tile(tile + 1);
+    const std::byte* key_tile = key_tiles + Shape::tile_at(p.key_bits, tile);
+    const std::byte* value_tile = value_tiles + Shape::tile_at(p.value_bits, tile);
     const int first_token = tile * kTokens;
     if (!warp_works || first_token >= warp_most) continue;
 

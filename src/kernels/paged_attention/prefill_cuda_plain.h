@@ -37,7 +37,7 @@ struct PlainParameters {
 };
 static_assert(sizeof(PlainParameters) <= 4096);  // what a launch takes
 
-inline constexpr int kPlainWarps = 6;
+inline constexpr int kPlainWarps = 8;
 inline constexpr int kPlainRows = kPlainWarps * 16;  // of a block: query rows times the heads of a KV head
 
 namespace plain {
