@@ -12,10 +12,10 @@
 namespace keel::cuda {
 namespace {
 
-constexpr int kVersion = 2;  // of the kernels' plans: a change makes old files' lines foreign
+constexpr int kVersion = 3;  // of the kernels' plans: a change makes old files' lines foreign
 
 std::string text(const GemmChoice& choice) {
-  std::string out = fmt::format("{} {} {:d} {}", choice.skinny.warpgroups, choice.skinny.cluster, choice.skinny.streams_x, choice.launch_tokens);
+  std::string out = fmt::format("{} {} {:d} {:d} {}", choice.skinny.warpgroups, choice.skinny.cluster, choice.skinny.shares, choice.skinny.streams_x, choice.launch_tokens);
   for (const std::uint64_t word : choice.algorithm.data) out += fmt::format(" {:x}", word);
   return out;
 }
@@ -23,7 +23,7 @@ std::string text(const GemmChoice& choice) {
 std::optional<GemmChoice> parse(const std::string& text) {
   GemmChoice choice;
   std::istringstream in(text);
-  in >> choice.skinny.warpgroups >> choice.skinny.cluster >> choice.skinny.streams_x >> choice.launch_tokens >> std::hex;
+  in >> choice.skinny.warpgroups >> choice.skinny.cluster >> choice.skinny.shares >> choice.skinny.streams_x >> choice.launch_tokens >> std::hex;
   for (std::uint64_t& word : choice.algorithm.data) in >> word;
   if (!in) return std::nullopt;
   return choice;

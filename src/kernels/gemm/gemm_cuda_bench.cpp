@@ -3,6 +3,7 @@
 // prefill, all plans ("plans").
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <set>
@@ -95,12 +96,13 @@ struct Bench {
       const std::int64_t bytes = args_of(p, is_awq, 1, 0).weights.bytes();
       const double floor = roof(bytes);
       for (const std::int64_t tokens : {1, 8, 16, 32, 64}) {
+        if (std::getenv("BENCH_M") && std::atoll(std::getenv("BENCH_M")) != tokens) continue;
         const int count = launches(p, is_awq);
         double own = 1e9, lib = 1e9;
         SkinnyPlan best;
         for (const SkinnyPlan& plan : skinny_plans(args_of(p, is_awq, tokens, 0))) {
           const double t = time_of(stream, count, [&](int i) { skinny_gemm(stream, args_of(p, is_awq, tokens, i), plan); });
-          if (prints_plans) std::printf("plan %s %s M=%lld wg=%d cluster=%d x=%d: %.2f us %.0f GB/s\n", is_awq ? "awq" : "f16", p.name, static_cast<long long>(tokens), plan.warpgroups, plan.cluster, plan.streams_x, t, bytes / t * 1e-3);
+          if (prints_plans) std::printf("plan %s %s M=%lld wg=%d cluster=%d two=%d x=%d: %.2f us %.0f GB/s\n", is_awq ? "awq" : "f16", p.name, static_cast<long long>(tokens), plan.warpgroups, plan.cluster, plan.shares, plan.streams_x, t, bytes / t * 1e-3);
           if (t < own) {
             own = t;
             best = plan;
@@ -131,8 +133,8 @@ struct Bench {
           layer[0][tokens] += own;
           layer[1][tokens] += lib;
         }
-        std::snprintf(line, sizeof(line), "%-4s %-8s M=%-3lld own %7.2f us %5.0f GB/s %3.0f%% of the read's %7.2f us (wg %d cluster %d x %d, guess %d %d %d) | %s %7.2f us (algorithm %d)\n", is_awq ? "awq" : "f16", p.name,
-                      static_cast<long long>(tokens), own, bytes / own * 1e-3, 100 * floor / own, floor, best.warpgroups, best.cluster, best.streams_x, guess.warpgroups, guess.cluster, guess.streams_x, is_awq ? "expand+lib" : "library", lib, best_index);
+        std::snprintf(line, sizeof(line), "%-4s %-8s M=%-3lld own %7.2f us %5.0f GB/s %3.0f%% of the read's %7.2f us (wg %d cluster %d two %d x %d, guess %d %d %d %d) | %s %7.2f us (algorithm %d)\n", is_awq ? "awq" : "f16", p.name,
+                      static_cast<long long>(tokens), own, bytes / own * 1e-3, 100 * floor / own, floor, best.warpgroups, best.cluster, best.shares, best.streams_x, guess.warpgroups, guess.cluster, guess.shares, guess.streams_x, is_awq ? "expand+lib" : "library", lib, best_index);
         table += line;
         std::fputs(line, stdout);
         std::fflush(stdout);

@@ -201,7 +201,7 @@ TEST_F(GemmCuda, EveryPlanOfTheSkinnyKernelIsRight) {
         for (const std::int64_t tokens : {1, 8, 13, 32, 50, 64}) {
           const GemmArgs like{.weights = m.weights, .x = nullptr, .tokens = tokens, .out = nullptr, .out_type = dtype};
           for (const SkinnyPlan& plan : skinny_plans(like)) {
-            SCOPED_TRACE(testing::Message() << plan.warpgroups << " warpgroups, cluster of " << plan.cluster << (plan.streams_x ? ", streamed x" : ""));
+            SCOPED_TRACE(testing::Message() << plan.warpgroups << " warpgroups, cluster of " << plan.cluster << (plan.shares ? ", shared multiprocessor" : "") << (plan.streams_x ? ", streamed x" : ""));
             expect_product(m, tokens, dtype, 0, *stream, [&](const GemmArgs& args) { skinny_gemm(*stream, args, plan); });
             if (HasFatalFailure()) return;
             ++plans;
@@ -346,9 +346,9 @@ TEST(PackAwq, FusedPartsAndSlicesKeepTheirRows) {
     const RandomWeights& source = n >= 40 && n < 104 ? b : a;
     const std::int64_t row = n < 40 ? n + 8 : n < 104 ? n - 40 : n - 104;
     for (std::int64_t k = 0; k < 256; ++k) {
-      const std::int64_t tile = n / 64, group = k / 128, half = k % 128 / 64, i = k % 64 / 16, r = n % 64, c = k % 16;
+      const std::int64_t tile = n / 64, group = k / 128, quarter = k % 128 / 32, i = k % 32 / 16, r = n % 64, c = k % 16;
       const std::int64_t thread = r / 16 * 32 + r % 8 * 4 + c % 8 / 2, nibble = r % 16 / 8 + c / 8 * 2 + c % 2 * 4;
-      const std::uint32_t word = at(fused.packed, (((tile * 2 + group) * 2 + half) * 128 + thread) * 4 + i);
+      const std::uint32_t word = at(fused.packed, (((tile * 2 + group) * 4 + quarter) * 128 + thread) * 2 + i);
       ASSERT_EQ(word >> (4 * nibble) & 15, is_padding ? 0 : code(source, source.view().data, k, row)) << "row " << n << " column " << k;
       std::uint16_t scale = 0;
       if (!is_padding) std::memcpy(&scale, source.view().awq_scales + (group * source.view().rows + row) * 2, 2);

@@ -11,23 +11,24 @@ namespace {
 
 // One block a tile of 64 rows × one group, turned in shared memory so that rows of 256 bytes are written.
 template <class T>
-__global__ void expand_awq_kernel(const uint4* codes, const std::uint32_t* rows_of_groups, T* out, std::int64_t rows, int groups) {
+__global__ void expand_awq_kernel(const uint2* codes, const std::uint32_t* rows_of_groups, T* out, std::int64_t rows, int groups) {
   constexpr int kStride = 128 + 8;  // elements
   __shared__ __align__(16) T tile[64 * kStride];
   const std::int64_t row_tile = blockIdx.x / groups, group = blockIdx.x % groups;
   const int thread = threadIdx.x, row = thread / 32 * 16 + thread % 32 / 4, pair = thread % 4;
   const std::uint32_t* scales = rows_of_groups + static_cast<std::int64_t>(blockIdx.x) * 64;
   const std::uint32_t of_row[2] = {scales[row], scales[row + 8]};
-  for (int half = 0; half < 2; ++half) {
-    const uint4 four = codes[static_cast<std::int64_t>(blockIdx.x) * 256 + half * 128 + thread];
-    const std::uint32_t words[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+  for (int quarter = 0; quarter < 4; ++quarter) {
+    const uint2 two = codes[static_cast<std::int64_t>(blockIdx.x) * 512 + quarter * 128 + thread];
+    const std::uint32_t words[2] = {two.x, two.y};
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
 #pragma unroll
       for (int a = 0; a < 4; ++a) {
         const float scale = __half2float(__ushort_as_half(static_cast<unsigned short>(of_row[a & 1] & 0xffff)));
         const int zero = static_cast<int>(of_row[a & 1] >> 16);
-        T* to = tile + (row + (a & 1) * 8) * kStride + (half * 4 + i) * 16 + (a >> 1) * 8 + pair * 2;
+        T* to = tile + (row + (a & 1) * 8) * kStride + (quarter * 2 + i) * 16 + (a >> 1) * 8 + pair * 2;
         to[0] = static_cast<T>(static_cast<float>(static_cast<int>(words[i] >> (4 * a) & 15) - zero) * scale);
         to[1] = static_cast<T>(static_cast<float>(static_cast<int>(words[i] >> (4 * a + 16) & 15) - zero) * scale);
       }
@@ -61,7 +62,7 @@ __global__ void fill_random_kernel(T* out, std::int64_t count, std::uint64_t see
 void expand_awq(cudaStream_t stream, const GemmWeights& w, void* out) {
   const int groups = static_cast<int>(w.columns / 128);
   const auto blocks = static_cast<unsigned>((w.rows + 63) / 64 * groups);
-  const auto* codes = static_cast<const uint4*>(w.packed);
+  const auto* codes = static_cast<const uint2*>(w.packed);
   const auto* scales = static_cast<const std::uint32_t*>(w.group_scales);
   if (w.dtype == DType::f16) {
     expand_awq_kernel<<<blocks, 128, 0, stream>>>(codes, scales, static_cast<__half*>(out), w.rows, groups);

@@ -1,7 +1,8 @@
 // AWQ's words turned into the order in which the kernel's threads read them.
 //
-// packed: [row tile of 64][group of 128 columns][half of the group][thread of 128][4] words; word i of a half belongs to columns
-// 64 · half + 16 · i … + 15 and holds its thread's m16n8k16 fragment of W: nibbles a and a + 4 are the even and odd column of register a.
+// packed: [row tile of 64][group of 128 columns][quarter of the group][thread of 128][2] words; word i of a quarter belongs to columns
+// 32 · quarter + 16 · i … + 15 and holds its thread's m16n8k16 fragment of W: nibbles a and a + 4 are the even and odd column of
+// register a.
 // group_scales: [row tile][group][row] words: the f16 scale, the zero above it. Rows past the last have scale 0.
 #include <array>
 #include <cstring>
@@ -39,13 +40,13 @@ void unpack(const WeightMatrix& part, std::int64_t row, std::int64_t group, std:
 }
 
 void pack_tile(const std::uint8_t (&codes)[64][128], std::uint32_t* packed) {
-  for (int half = 0; half < 2; ++half) {
+  for (int quarter = 0; quarter < 4; ++quarter) {
     for (int thread = 0; thread < 128; ++thread) {
       const int row = thread / 32 * 16 + thread % 32 / 4, pair = thread % 4;
-      for (int i = 0; i < 4; ++i) {
+      for (int i = 0; i < 2; ++i) {
         std::uint32_t word = 0;
         for (int a = 0; a < 4; ++a) {
-          const std::uint8_t* from = codes[row + (a & 1) * 8] + (half * 4 + i) * 16 + (a >> 1) * 8 + pair * 2;
+          const std::uint8_t* from = codes[row + (a & 1) * 8] + (quarter * 2 + i) * 16 + (a >> 1) * 8 + pair * 2;
           word |= static_cast<std::uint32_t>(from[0]) << (4 * a) | static_cast<std::uint32_t>(from[1]) << (4 * a + 16);
         }
         *packed++ = word;

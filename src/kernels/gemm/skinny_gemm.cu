@@ -17,11 +17,12 @@ namespace {
 using ptx::u32;
 using ptx::u64;
 
-// The sums of 64 tokens want 128 registers: 13 warps, not 17.
-constexpr int max_warpgroups(int tokens) { return tokens > 32 ? 3 : 4; }
+// The sums of 64 tokens want 128 registers: 16 warps, not 20. Two blocks share a multiprocessor with 12 warps each, of 80 registers.
+constexpr int max_warpgroups(int tokens, bool shares) { return shares ? 2 : tokens > 32 ? 3 : 4; }
 constexpr int kMaxCluster = 8;
+constexpr int kMostSharingTokens = 32;
 constexpr int kMinStages = 3, kMaxStages = 24;
-constexpr int kSharedBytes = 227 * 1024;
+constexpr int shared_bytes_of(bool shares) { return (shares ? 113 : 227) * 1024; }
 constexpr int kRowBytes = 128;                   // of a tile of x or dense W: 64 elements
 constexpr int kDenseTileBytes = 64 * kRowBytes;  // 64 rows × 64 columns
 constexpr int kAwqScaleBytes = 64 * 4;           // f16 scale and 16-bit zero of each row of a tile
@@ -114,8 +115,8 @@ __device__ inline int piece_of(int token, int owned_row) {
 }
 
 // Warps: 4 · warpgroups multiply, one asks for copies, three add up.
-template <class T, int kTokens, bool kAwq>
-__global__ void __launch_bounds__((max_warpgroups(kTokens) + 1) * 128, 1)
+template <class T, int kTokens, bool kAwq, bool kShares>
+__global__ void __launch_bounds__((max_warpgroups(kTokens, kShares) + 1) * 128, kShares ? 2 : 1)
     skinny_kernel(const __grid_constant__ CUtensorMap weights_map, const __grid_constant__ CUtensorMap x_map, const SkinnyShape p) {
   extern __shared__ std::byte raw_shared[];
   const u32 raw = ptx::shared_address(raw_shared);
@@ -275,26 +276,35 @@ __global__ void __launch_bounds__((max_warpgroups(kTokens) + 1) * 128, 1)
           const u32 row_g = rows[0], row_g8 = rows[8];
           const Zeros<T> zeros(row_g >> 16, row_g8 >> 16);
           float group_sum[kTokens / 2];
-          u32 a[8][4];
+          u32 a[2][2][4];  // of two words, twice: the next are unpacked while the last are multiplied
 #pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            const uint4 codes = reinterpret_cast<const uint4*>(from)[half * 128 + threadIdx.x % 128];
-            const u32 words[4] = {codes.x, codes.y, codes.z, codes.w};
-            if (half == 1 && !p.streams_x) {  // all of the stage is in registers
+          for (int quarter = 0; quarter < 4; ++quarter) {
+            const uint2 codes = reinterpret_cast<const uint2*>(from)[quarter * 128 + threadIdx.x % 128];
+            if (quarter == 3 && !p.streams_x) {  // all of the stage is in registers
               __syncwarp();
               if (lane == 0) ptx::barrier_arrive(empty + stage * 8);
             }
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-              zeros.subtract(words[i], a[half * 4 + i]);
-              ptx::pin(a[half * 4 + i]);
-            }
+            if (quarter > 1) ptx::wgmma_wait<1>();
+            u32(&now)[2][4] = a[quarter % 2];
+#ifdef KEEL_NO_UNPACK
+            now[0][0] = now[0][1] = now[0][2] = now[0][3] = codes.x;
+            now[1][0] = now[1][1] = now[1][2] = now[1][3] = codes.y;
+#else
+            zeros.subtract(codes.x, now[0]);
+            zeros.subtract(codes.y, now[1]);
+#endif
+            ptx::pin(now[0]);
+            ptx::pin(now[1]);
+#ifdef KEEL_NO_MULTIPLY
+            for (int i = 0; i < kTokens / 2; ++i) group_sum[i] = __uint_as_float(now[0][i % 4] ^ now[1][i % 4] ^ (quarter > 0 ? __float_as_uint(group_sum[i]) : 0));
+#else
             ptx::wgmma_fence();
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-              ptx::wgmma<T, kTokens>(group_sum, a[half * 4 + i], x + (half * kChunkBytes + i * 32) / 16, half > 0 || i > 0);
+            for (int i = 0; i < 2; ++i) {
+              ptx::wgmma<T, kTokens>(group_sum, now[i], x + (quarter / 2 * kChunkBytes + (quarter % 2 * 2 + i) * 32) / 16, quarter > 0 || i > 0);
             }
             ptx::wgmma_commit();
+#endif
           }
           ptx::wgmma_wait<0>();
           ptx::pin(group_sum);
@@ -367,7 +377,7 @@ SkinnyShape shape_of(const GemmArgs& args, SkinnyPlan plan) {
   p.stage_bytes = (weights_bytes + (plan.streams_x ? x_block_bytes : 0) + 1023) / 1024 * 1024;
   p.stages_at = plan.streams_x ? 0 : p.slice_blocks * x_block_bytes;
   const int sums_bytes = plan.cluster > 1 ? tile_rows * padded * 4 : 0;
-  const int left = kSharedBytes - 1024 - p.stages_at - sums_bytes - (2 * kMaxStages + 3) * 8;
+  const int left = shared_bytes_of(plan.shares) - 1024 - p.stages_at - sums_bytes - (2 * kMaxStages + 3) * 8;
   const int most_steps = (p.tiles + plan.cluster - 1) * p.slice_blocks;
   p.stages = left < 0 ? 0 : std::min({left / p.stage_bytes, kMaxStages, std::max(most_steps, kMinStages)});
   if (p.blocks < plan.cluster || p.stages < kMinStages) p.stages = 0;
@@ -396,9 +406,10 @@ CUtensorMap tensor_map(DType dtype, const void* matrix, std::int64_t rows, std::
   return map;
 }
 
-template <class T, int kTokens, bool kAwq>
+template <class T, int kTokens, bool kAwq, bool kShares>
 void launch(cudaStream_t stream, const GemmArgs& args, const SkinnyShape& p, SkinnyPlan plan) {
-  constexpr auto* kernel = &skinny_kernel<T, kTokens, kAwq>;
+  constexpr auto* kernel = &skinny_kernel<T, kTokens, kAwq, kShares>;
+  constexpr int kSharedBytes = shared_bytes_of(kShares);
   const unsigned threads = static_cast<unsigned>((plan.warpgroups + 1) * 128), cluster = static_cast<unsigned>(plan.cluster);
   cudaLaunchAttribute attributes[2];
   attributes[0].id = cudaLaunchAttributeClusterDimension;
@@ -407,7 +418,7 @@ void launch(cudaStream_t stream, const GemmArgs& args, const SkinnyShape& p, Ski
   attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[1].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{.gridDim = {cluster}, .blockDim = {threads}, .stream = stream, .attrs = attributes, .numAttrs = 1};
-  static int most_clusters[kMaxCluster + 1] = {};  // at once, with all of a multiprocessor's shared memory
+  static int most_clusters[kMaxCluster + 1] = {};  // at once, with all the shared memory that a block may have
   if (most_clusters[cluster] == 0) {
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes), "shared memory of skinny_gemm");
     config.dynamicSmemBytes = kSharedBytes;
@@ -425,11 +436,18 @@ void launch(cudaStream_t stream, const GemmArgs& args, const SkinnyShape& p, Ski
 
 template <class T, bool kAwq>
 void launch(cudaStream_t stream, const GemmArgs& args, const SkinnyShape& p, SkinnyPlan plan) {
+  const auto with = [&](auto tokens) {
+    constexpr int kTokens = decltype(tokens)::value;
+    if constexpr (kTokens <= kMostSharingTokens) {
+      if (plan.shares) return launch<T, kTokens, kAwq, true>(stream, args, p, plan);
+    }
+    launch<T, kTokens, kAwq, false>(stream, args, p, plan);
+  };
   switch (padded_tokens(args.tokens)) {
-    case 8: return launch<T, 8, kAwq>(stream, args, p, plan);
-    case 16: return launch<T, 16, kAwq>(stream, args, p, plan);
-    case 32: return launch<T, 32, kAwq>(stream, args, p, plan);
-    default: return launch<T, 64, kAwq>(stream, args, p, plan);
+    case 8: return with(std::integral_constant<int, 8>());
+    case 16: return with(std::integral_constant<int, 16>());
+    case 32: return with(std::integral_constant<int, 32>());
+    default: return with(std::integral_constant<int, 64>());
   }
 }
 
@@ -447,17 +465,21 @@ std::vector<SkinnyPlan> skinny_plans(const GemmArgs& args) {
     double cost;
   };
   std::vector<Ranked> ranked;
-  for (const bool streams_x : {false, true}) {
-    for (int cluster = 1; cluster <= kMaxCluster; cluster *= 2) {
-      for (int warpgroups = 1; warpgroups <= max_warpgroups(static_cast<int>(args.tokens)); ++warpgroups) {
-        const SkinnyPlan plan{warpgroups, cluster, streams_x};
-        const SkinnyShape p = shape_of(args, plan);
-        if (p.stages == 0) continue;
-        // The most steps that one block does, in bytes, and a little for each turn of a cluster.
-        const int turns = (p.tiles + 132 / cluster - 1) / (132 / cluster);
-        const double ring = static_cast<double>(p.stages) * p.stage_bytes;
-        const double cost = static_cast<double>(turns) * (p.slice_blocks * p.stage_bytes + (cluster > 1 ? 16e3 : 4e3)) + (ring < 64e3 ? 64e3 - ring : 0);
-        ranked.push_back({plan, cost});
+  for (const bool shares : {false, true}) {
+    if (shares && args.tokens > kMostSharingTokens) continue;
+    for (const bool streams_x : {false, true}) {
+      for (int cluster = 1; cluster <= kMaxCluster; cluster *= 2) {
+        for (int warpgroups = 1; warpgroups <= max_warpgroups(static_cast<int>(args.tokens), shares); ++warpgroups) {
+          const SkinnyPlan plan{warpgroups, cluster, shares, streams_x};
+          const SkinnyShape p = shape_of(args, plan);
+          if (p.stages == 0) continue;
+          // The most steps that one block does, in bytes, and a little for each turn of a cluster.
+          const int clusters = (shares ? 264 : 132) / cluster, turns = (p.tiles + clusters - 1) / clusters;
+          const double ring = static_cast<double>(p.stages) * p.stage_bytes, enough = shares ? 48e3 : 96e3;
+          const double cost = static_cast<double>(turns) * (p.slice_blocks * p.stage_bytes + (cluster > 1 ? 16e3 : 4e3)) * (shares ? 2 : 1) +
+                              std::max(enough - ring, 0.0);
+          ranked.push_back({plan, cost});
+        }
       }
     }
   }

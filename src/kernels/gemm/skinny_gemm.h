@@ -17,6 +17,7 @@ inline constexpr std::int64_t kAwqGroup = 128;
 struct SkinnyPlan {
   int warpgroups = 0;  // 1 to 4
   int cluster = 0;     // 1, 2, 4 or 8
+  bool shares = false;     // two blocks to a multiprocessor
   bool streams_x = false;  // x comes along with the weights; otherwise each block keeps its slice of it
   bool operator==(const SkinnyPlan&) const = default;
 };
