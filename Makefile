@@ -33,17 +33,20 @@ test: setup
 sanitize: setup
 	@cmake -S . -B $(BUILD)-sanitize -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG='-O1 -g1' \
 	  -DKEEL_SANITIZE=ON >/dev/null
-	@ninja -C $(BUILD)-sanitize
+	@ninja -C $(BUILD)-sanitize fast_tests
 	@ctest --test-dir $(BUILD)-sanitize --output-on-failure -LE slow
 
 bench: setup
 	@$(CONFIGURE) -DKEEL_BENCH=ON >/dev/null
 	@ninja -C $(BUILD)
 
-fuzz: setup
+# The fuzz targets, each with its seeds: build-fuzz/bin/NAME_fuzz CORPUS build-fuzz/seeds/NAME_fuzz -dict=build-fuzz/seeds/NAME_fuzz.dict
+fuzz:
+	@tools/setup fuzz
 	@cmake -S . -B $(BUILD)-fuzz -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_COMPILER=clang++ \
 	  -DCMAKE_CXX_FLAGS=-fsanitize=fuzzer-no-link -DKEEL_FUZZ=ON -DKEEL_SANITIZE=ON -DKEEL_TESTS=OFF >/dev/null
-	@ninja -C $(BUILD)-fuzz
+	@ninja -C $(BUILD)-fuzz fuzzers
+	@tools/fuzz_seeds.py $(BUILD)-fuzz/seeds
 
 clean:
 	rm -rf $(BUILD) $(BUILD)-sanitize $(BUILD)-fuzz

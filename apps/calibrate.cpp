@@ -1,6 +1,5 @@
 // keel calibrate: the largest |key| and |value| of each layer and KV head over a text, as scales for FP8.
 #include <algorithm>
-#include <cmath>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -41,12 +40,7 @@ void calibrate(const CalibrateFlags& flags) {
                            .key_maxima = std::vector<float>(config.layers * config.kv_heads),
                            .value_maxima = std::vector<float>(config.layers * config.kv_heads)};
   decoder.observe_kv([&](std::int64_t layer, std::int64_t tokens, const float* k, const float* v) {
-    const std::int64_t row = config.kv_heads * config.head_dim;
-    for (std::int64_t i = 0; i < tokens * row; ++i) {
-      const std::int64_t at = layer * config.kv_heads + i % row / config.head_dim;
-      record.key_maxima[at] = std::max(record.key_maxima[at], std::fabs(k[i]));
-      record.value_maxima[at] = std::max(record.value_maxima[at], std::fabs(v[i]));
-    }
+    record.observe(layer, tokens, k, v);
   });
   std::vector<PageId> pages;
   for (std::int64_t i = 0; i < pool.pages(); ++i) pages.push_back(*pool.allocate());

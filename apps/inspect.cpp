@@ -18,6 +18,23 @@ struct InspectFlags {
 
 std::string joined(const std::vector<std::string>& words) { return fmt::format("{}", fmt::join(words, ", ")); }
 
+void inspect_cuda_kernels() {
+  const std::vector<CudaCell> cells = cuda_cells();
+  if (cells.empty()) {
+    fmt::print("\nCUDA: not in this build\n");
+    return;
+  }
+  fmt::print("\nCUDA (compute capability 9.0): models in f16 or bf16, page size 16, 1 to 16 query heads a KV head in decode.\n"
+             "Prompts take cuDNN on fresh activations or gathered pages; `plain` is keel's own kernel, for every shape.\n\n");
+  fmt::print("{:<12} {:>8} {:>8} {:>8} {:>8}\n", "format", "head dim", "decode", "cuDNN", "plain");
+  const auto cell = [](const std::string& refusal, const char* otherwise) { return refusal.empty() ? "yes" : otherwise; };
+  for (const CudaCell& row : cells) {
+    fmt::print("{:<12} {:>8} {:>8} {:>8} {:>8}\n", short_name(row.format), row.head_dim,
+               cell(row.decode, row.plain_prefill.empty() ? "plain" : "-"), cell(row.native_prefill, "-"), cell(row.plain_prefill, "-"));
+  }
+  fmt::print("\nWeights on CUDA: f16, bf16, AWQ int4 g128 as they are; the others are expanded to f16 at load\n");
+}
+
 void inspect_kernels() {
   fmt::print("CPU instruction sets, best first: {} (in use: {})\n\n", joined(supported_targets()), chosen_target());
   fmt::print("Paged attention, KV write: head dim a multiple of 16 up to 256, any query heads a KV head, page size a multiple\n"
@@ -28,6 +45,7 @@ void inspect_kernels() {
     fmt::print("{:<12} {:<28} {:>6}\n", brief == exact ? "-" : brief, exact, "cpu");
   }
   fmt::print("\nWeights: f32, f16, bf16, q8_0, q4_0, q4_1, q4_K, q5_K, q6_K, AWQ int4 g128 (cpu)\n");
+  inspect_cuda_kernels();
 }
 
 nlohmann::ordered_json as_json(const Attestation& a) {

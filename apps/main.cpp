@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/option_error.h"
 #include "options.h"
 
 namespace {
@@ -44,6 +45,7 @@ int finished(int code) {
 int main(int argc, char** argv) {
   CLI::App app("LLM inference and serving with keys and values cached in types of their own.", "keel");
   app.formatter(std::make_shared<HelpText>());
+  app.footer("Exit codes: 0 done, 1 failed, 2 wrong command line or flag value.");
   app.require_subcommand(1);
   app.set_version_flag("--version", std::string("keel " KEEL_VERSION));
   bool quiet = false;
@@ -56,6 +58,7 @@ int main(int argc, char** argv) {
   keel::add_inspect(app);
   keel::add_tokenize(app);
   keel::add_calibrate(app);
+  keel::add_bench(app);
   try {
     std::vector<std::string> words = with_long_flags(argc, argv);
     std::vector<std::string> reversed(words.rbegin(), words.rend());  // as CLI11 takes them
@@ -68,6 +71,9 @@ int main(int argc, char** argv) {
       std::cerr << "keel has no command '" << app.remaining().front() << "'\n";
     }
     return finished(app.exit(error) == 0 ? 0 : 2);
+  } catch (const keel::OptionError& error) {
+    keel::log_line("error", error.what());
+    return finished(2);
   } catch (const std::exception& error) {
     std::fflush(stdout);
     keel::log_line("error", error.what());

@@ -5,7 +5,7 @@
 #include <iterator>
 
 #include "base/bytes.h"
-#include "base/error.h"
+#include "base/option_error.h"
 #include "base/log.h"
 #include "kv/format.h"
 
@@ -51,7 +51,7 @@ void EngineFlags::add_to(CLI::App& command) {
                      "k16v16, k16v8, k8v8, k16v4, auto (16 bits), one type for both, or k=TYPE,v=TYPE");
   command.add_option("--cache-type-k", cache_type_k, "Type of cached keys (also -ctk)");
   command.add_option("--cache-type-v", cache_type_v, "Type of cached values (also -ctv)");
-  command.add_option("--kv-cache-memory-bytes", kv_cache_memory, "Size of the KV cache, such as 2GiB");
+  command.add_option("--kv-cache-memory-bytes", kv_cache_memory, "Size of the KV cache, such as 2GiB; otherwise what --max-num-seqs contexts need, at most 4 GiB or half of the memory available");
   command.add_option("--kv-scales", options.kv_scales, "Scales of FP8 keys and values, made by `keel calibrate`");
   command.add_option("-c,--max-model-len", options.max_model_len, "Longest context, prompt and answer together");
   command.add_option("--max-num-seqs", options.max_num_seqs, "Sequences that run at once")->capture_default_str();
@@ -77,7 +77,7 @@ EngineOptions EngineFlags::engine_options() const {
   }
   if (!kv_cache_memory.empty()) {
     result.kv_cache_memory_bytes = parse_bytes(kv_cache_memory);
-    if (result.kv_cache_memory_bytes == 0) fail("--kv-cache-memory-bytes must be positive, found {}", kv_cache_memory);
+    if (result.kv_cache_memory_bytes == 0) refuse_option("--kv-cache-memory-bytes must be positive, found {}", kv_cache_memory);
   }
   return result;
 }

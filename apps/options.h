@@ -51,5 +51,6 @@ void add_chat(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_tokenize(CLI::App& app);
 void add_calibrate(CLI::App& app);
+void add_bench(CLI::App& app);
 
 }  // namespace keel

@@ -1,5 +1,7 @@
 #include "sampling_flags.h"
 
+#include "base/option_error.h"
+
 namespace keel {
 
 void SamplingFlags::add_to(CLI::App& command) {
@@ -29,6 +31,7 @@ SamplingParams SamplingFlags::params(const ModelConfig& config) const {
   params.max_tokens = max_tokens;
   params.stop = stop;
   params.ignore_eos = ignore_eos;
+  if (const std::string problem = params.problem(config.vocabulary); !problem.empty()) refuse_option("{}", problem);
   return params;
 }
 

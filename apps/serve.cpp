@@ -1,4 +1,6 @@
 // keel serve: the OpenAI-compatible server.
+#include <sys/resource.h>
+
 #include <cstdlib>
 
 #include "base/bytes.h"
@@ -18,6 +20,15 @@ struct ServeFlags {
   std::int64_t shutdown_timeout = 30;
 };
 
+// Each connection takes a file, and the usual soft limit is 1,024: takes what the hard limit allows.
+void raise_open_file_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+  if (limit.rlim_max < 1024) log_warning("{} open files are all this process may have, so fewer connections than that", limit.rlim_max);
+}
+
 void serve(ServeFlags& flags) {
   flags.server.max_body_bytes = static_cast<std::size_t>(parse_bytes(flags.max_body));
   flags.server.shutdown_timeout = std::chrono::seconds(flags.shutdown_timeout);
@@ -26,6 +37,7 @@ void serve(ServeFlags& flags) {
   if (engine->tokenizer() == nullptr) fail("{}: no tokenizer beside the weights, so no request can be read", flags.model.model);
   const auto chat_template = open_chat_template(*engine->tokenizer(), flags.template_file);
   print_attestation(engine->attestation());
+  raise_open_file_limit();
   const int code = run_server(*engine, chat_template.get(), flags.server);
   if (code != 0) throw CLI::RuntimeError(code);
 }

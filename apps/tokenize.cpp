@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "options.h"
 
 namespace keel {
@@ -15,11 +16,8 @@ struct TokenizeFlags {
 };
 
 Json parse_json(const std::string& text, const std::string& what) {
-  try {
-    return Json::parse(text);
-  } catch (const Json::exception& error) {
-    fail("{}: not JSON: {}", what, error.what());
-  }
+  if (const auto problem = json_problem(text)) fail("{}: {}", what, *problem);
+  return Json::parse(text);
 }
 
 std::string json_text(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }

@@ -38,12 +38,12 @@ int threads() {
   return text == nullptr ? 0 : std::atoi(text);
 }
 
-SceneShape shape_of(const Model& model, const KvFormat& format, SequenceShape sequence) {
+SceneShape shape_of(const Model& model, const KvFormat& format, SequenceShape sequence, std::size_t streams = 1) {
   return {.format = format,
           .heads = model.heads,
           .kv_heads = model.kv_heads,
           .head_dim = model.head_dim,
-          .sequences = {sequence}};
+          .sequences = std::vector<SequenceShape>(streams, sequence)};
 }
 
 // Iterates and keeps the fastest call: what the machine can do when nothing else runs on it.
@@ -59,12 +59,13 @@ double best_seconds(benchmark::State& state, const Call& call) {
 }
 
 void report(benchmark::State& state, const AttentionScene& scene, double score_pairs, double best) {
-  const SequenceShape& s = scene.shape_.sequences[0];
+  double context = 0;
+  for (const SequenceShape& sequence : scene.shape_.sequences) context += static_cast<double>(sequence.context);
   const double token_bytes =
       static_cast<double>(scene.key_page_bytes() + scene.value_page_bytes()) / scene.shape_.page_size;
   const double products = 4.0 * score_pairs * static_cast<double>(scene.shape_.heads * scene.shape_.head_dim);
   state.counters["best_us"] = best * 1e6;
-  state.counters["GB/s"] = token_bytes * static_cast<double>(s.context) / best * 1e-9;
+  state.counters["GB/s"] = token_bytes * context / best * 1e-9;
   state.counters["GFLOP/s"] = products / best * 1e-9;
 }
 
@@ -87,7 +88,7 @@ void decode(benchmark::State& state, SceneShape shape) {
     layers[next]->call(stream);
     next = (next + 1) % layers.size();
   });
-  report(state, *layers[0], static_cast<double>(shape.sequences[0].context), best);
+  report(state, *layers[0], static_cast<double>(shape.sequences.size()) * static_cast<double>(shape.sequences[0].context), best);
 }
 
 void prefill(benchmark::State& state, SceneShape shape) {
@@ -102,8 +103,13 @@ void prefill(benchmark::State& state, SceneShape shape) {
 void register_all() {
   for (const Model& model : kModels) {
     for (const KvFormat& format : kFormats) {
+      const auto type = fmt::format("k_{}_v_{}", name(format.key), name(format.value));
+      benchmark::RegisterBenchmark(
+          fmt::format("{}/decode8/{}/512", model.name, type).c_str(),  // eight streams
+          [=](benchmark::State& state) { decode(state, shape_of(model, format, {1, 512}, 8)); })
+          ->Unit(benchmark::kMicrosecond)
+          ->UseRealTime();
       for (const std::int64_t context : {128, 1024, 4096}) {
-        const auto type = fmt::format("k_{}_v_{}", name(format.key), name(format.value));
         benchmark::RegisterBenchmark(
             fmt::format("{}/decode/{}/{}", model.name, type, context).c_str(),
             [=](benchmark::State& state) { decode(state, shape_of(model, format, {1, context})); })

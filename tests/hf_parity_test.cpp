@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "test_device.h"
 
 namespace keel {
@@ -28,10 +29,11 @@ constexpr double kFp32Bound = 2e-4;
 bool on_cuda() { return test_device() == Device::cuda; }
 DType device_type(const ModelConfig& config) { return config.dtype == DType::bf16 ? DType::bf16 : DType::f16; }
 
-// What rounding each activation, weight and cached element once to 11 or 8 bits may give, through one or two layers.
+// What rounding each activation, weight and cached element once to 11 or 8 bits may give, through one or two layers: some
+// ten roundings of half an ulp each.
 double bound(const ModelConfig& config) {
   if (!on_cuda()) return kFp32Bound;
-  return 32 * (device_type(config) == DType::bf16 ? 0x1p-8 : 0x1p-11);
+  return 10 * (device_type(config) == DType::bf16 ? 0x1p-9 : 0x1p-12);
 }
 KvFormat exact_format(const ModelConfig& config) {
   if (!on_cuda()) return {DType::f32, DType::f32};
@@ -141,6 +143,7 @@ class Parity : public testing::TestWithParam<std::string> {
 TEST_P(Parity, PrefillGivesTheReferencesLogits) {
   const double error = error_of(CachedSequence(model_, exact_format(model_.config)).feed(prompt_));
   RecordProperty("error", fmt::format("{:.3g}", error));
+  if (on_cuda()) std::printf("%s: %.3g of the logits' range\n", GetParam().c_str(), error);
   EXPECT_LE(error, bound(model_.config));
 }
 
@@ -157,18 +160,18 @@ TEST_P(Parity, DecodeAndChunksGiveThePrefillsLogits) {
   EXPECT_LE(error_of(CachedSequence(model_, exact_format(model_.config)).feed(prompt_, 7)), bound(model_.config));
 }
 
+// On CUDA another token may win where 16-bit rounding covers the lead; the reference's tokens are fed on.
 TEST_P(Parity, GreedyTokensAreTheReferences) {
   const auto wanted = golden_["greedy"].get<std::vector<std::int32_t>>();
+  const double tie = on_cuda() ? 2 * bound(model_.config) * range_ : 0;
   CachedSequence sequence(model_, exact_format(model_.config));
   std::vector<float> logits = sequence.feed(prompt_);
-  std::vector<std::int32_t> chosen;
   const auto vocabulary = static_cast<std::ptrdiff_t>(model_.config.vocabulary);
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     const auto last = logits.end() - vocabulary;
-    chosen.push_back(static_cast<std::int32_t>(std::max_element(last, logits.end()) - last));
-    logits = sequence.feed(std::span(&chosen.back(), 1));
+    EXPECT_LE(*std::max_element(last, logits.end()) - last[wanted[i]], tie) << "token " << i;
+    logits = sequence.feed(std::span(&wanted[i], 1));
   }
-  EXPECT_EQ(chosen, wanted);
 }
 
 // A cache type with roundoff u moves each key and value by at most u of itself. These models have one or two layers, norms

@@ -39,6 +39,7 @@ class HttpClient {
   std::optional<std::string> event();  // "data: …" or a comment, as one block; nothing at the end of the body
   bool closed();        // waits for the server to close
   void close() { socket_.close(); }
+  void close_sending() { socket_.shutdown(boost::asio::socket_base::shutdown_send); }
   void reset();         // closes without a farewell (RST)
 
  private:

@@ -33,6 +33,24 @@ TEST_F(ServerTest, FreesEverythingWhenAClientLeaves) {
   EXPECT_EQ(post("/v1/completions", greedy(kPrompt, 2)).status, 200);
 }
 
+// Nothing tells a client that sends no more from one that is gone before an answer is written to it.
+TEST_F(ServerTest, TakesAClientThatEndsItsSideForGone) {
+  serve();
+  for (const bool stream : {true, false}) {
+    HttpClient client(port());
+    client.request("POST", "/v1/completions", greedy(kPrompt, 3000, {{"ignore_eos", true}, {"stream", stream}}).dump());
+    ASSERT_TRUE(eventually([](const EngineStats& s) { return s.pages_held > 0; }));
+    client.close_sending();
+    EXPECT_TRUE(client.closed());
+    EXPECT_TRUE(all_free());
+  }
+  EXPECT_EQ(engine_->stats().finished["abort"], 2);
+  HttpClient quick(port());
+  quick.request("GET", "/health");
+  quick.close_sending();
+  EXPECT_EQ(quick.answer().status, 200);
+}
+
 TEST_F(ServerTest, CancelsWhatItsClientDoesNotRead) {
   serve({.max_backlog_outputs = 16});
   HttpClient client(port(), 2048);
@@ -61,6 +79,34 @@ TEST_F(ServerTest, Refuses429WhenTheQueueIsFull) {
   EXPECT_EQ(refused.json()["error"]["type"], "rate_limit_error");
   clients.clear();
   EXPECT_TRUE(all_free());
+}
+
+TEST_F(ServerTest, TakesARequestWholeOrNotAtAll) {
+  serve({}, {.max_num_seqs = 1, .max_queued = 6});
+  const HttpAnswer never = post("/v1/completions", greedy(kPrompt, 2, {{"n", 7}}));
+  EXPECT_EQ(never.status, 400);
+  EXPECT_EQ(never.json()["error"]["param"], "n");
+  EXPECT_NE(never.body.find("at most 6 choices"), std::string::npos) << never.body;
+  const HttpAnswer many = post("/v1/completions", greedy({"a", "b", "c"}, 2, {{"n", 3}}));
+  EXPECT_EQ(many.status, 400);
+  EXPECT_EQ(many.json()["error"]["param"], "prompt");
+
+  HttpClient running(port());
+  running.request("POST", "/v1/completions", greedy(kPrompt, 3000, {{"ignore_eos", true}}).dump());
+  ASSERT_TRUE(eventually([](const EngineStats& s) { return s.running == 1; }));
+  HttpClient waiting(port());
+  waiting.request("POST", "/v1/completions", greedy({"a", "b"}, 2).dump());
+  ASSERT_TRUE(eventually([](const EngineStats& s) { return s.waiting == 2; }));
+  const HttpAnswer later = post("/v1/completions", greedy({"a", "b", "c"}, 2, {{"n", 2}}));
+  EXPECT_EQ(later.status, 429);
+  EXPECT_NE(later.body.find("room for 4 of 6 choices"), std::string::npos) << later.body;
+  // Nothing of the refused one was left in the queue.
+  HttpClient fits(port());
+  fits.request("POST", "/v1/completions", greedy({"a", "b", "c", "d"}, 2).dump());
+  EXPECT_TRUE(eventually([](const EngineStats& s) { return s.waiting == 6; }));
+  running.close();
+  EXPECT_EQ(waiting.answer().status, 200);
+  EXPECT_EQ(fits.answer().status, 200);
 }
 
 TEST_F(ServerTest, PingsASilentStream) {
@@ -129,6 +175,46 @@ TEST_F(ServerTest, AShorterDrainOvertakesALongerOne) {
   ASSERT_TRUE(stream.event().has_value());
   server_->drain(60s);
   server_->drain(0ms);
+  EXPECT_FALSE(server_->wait());
+}
+
+TEST_F(ServerTest, TellsAClientThatItsRequestFailed) {
+  // Weights so large that no logit is finite.
+  const ModelPath config{ModelFiles::config_json, tiny_model() / "config.json", "broken"};
+  engine_ = std::make_unique<Engine>(load_model(config, {.format = LoadFormat::dummy, .dummy_scale = 1e30f}),
+                                     load_tokenizer(tiny_model()), "broken", EngineOptions{.kv_cache_memory_bytes = 16 << 20});
+  server_ = std::make_unique<Server>(*engine_, nullptr, ServerOptions{.port = 0});
+  server_->start();
+  const HttpAnswer whole = post("/v1/completions", greedy(kPrompt, 4));
+  EXPECT_EQ(whole.status, 500);
+  EXPECT_EQ(whole.json()["error"]["type"], "server_error");
+  EXPECT_NE(whole.body.find("no finite logit"), std::string::npos) << whole.body;
+  const StreamedAnswer stream = stream_of(port(), "/v1/completions", greedy(kPrompt, 4));
+  EXPECT_TRUE(stream.done);
+  ASSERT_EQ(stream.chunks.size(), 1u);
+  EXPECT_EQ(stream.chunks[0]["error"]["type"], "server_error");
+  EXPECT_EQ(ask(port(), "GET", "/health").status, 200);
+  EXPECT_TRUE(all_free());
+}
+
+TEST_F(ServerTest, EndsWhenTheEngineFailsAndTellsItsClients) {
+  serve();
+  HttpClient idle(port()), stream(port()), whole(port());
+  stream.request("POST", "/v1/completions", greedy(kPrompt, 3900, {{"ignore_eos", true}, {"stream", true}}).dump());
+  whole.request("POST", "/v1/completions", greedy(kPrompt, 3900, {{"ignore_eos", true}}).dump());
+  stream.head();
+  ASSERT_TRUE(stream.event().has_value());
+  ASSERT_TRUE(eventually([](const EngineStats& s) { return s.running == 2; }));
+  engine_->submit({.prompt = {1}}, [](const Output&) { throw Error("the device is gone"); });
+  const HttpAnswer failed = whole.answer();
+  EXPECT_EQ(failed.status, 500);
+  EXPECT_NE(failed.body.find("the device is gone"), std::string::npos) << failed.body;
+  std::vector<std::string> events;
+  while (const auto event = stream.event()) events.push_back(*event);
+  ASSERT_GE(events.size(), 2u);
+  EXPECT_EQ(events.back(), "data: [DONE]");
+  EXPECT_NE(events[events.size() - 2].find("the device is gone"), std::string::npos);
+  EXPECT_TRUE(idle.closed());
   EXPECT_FALSE(server_->wait());
 }
 

@@ -286,6 +286,11 @@ TEST_F(ServerTest, SaysWhatRuns) {
   for (const char* line : {"keel:generation_tokens_total{engine=\"0\",model_name=\"one\"} 3\n", "# TYPE keel:kv_cache_usage_perc gauge\n",
                            "keel:request_success_total{engine=\"0\",finished_reason=\"length\",model_name=\"one\"} 1\n",
                            "keel:time_to_first_token_seconds_count{engine=\"0\",model_name=\"one\"} 1\n",
+                           "keel:e2e_request_latency_seconds_count{engine=\"0\",model_name=\"one\"} 1\n",
+                           "keel:request_queue_time_seconds_count{engine=\"0\",model_name=\"one\"} 1\n",
+                           "keel:request_prefill_time_seconds_count{engine=\"0\",model_name=\"one\"} 1\n",
+                           "keel:request_decode_time_seconds_count{engine=\"0\",model_name=\"one\"} 1\n",
+                           "keel:request_inference_time_seconds_count{engine=\"0\",model_name=\"one\"} 1\n",
                            "keel:inter_token_latency_seconds_count{engine=\"0\",model_name=\"one\"} 2\n",
                            "handler=\"/v1/completions\",method=\"POST\",model_name=\"one\",status=\"200\"} 1\n", "key_dtype=\""}) {
     EXPECT_NE(metrics.find(line), std::string::npos) << line << metrics;

@@ -90,5 +90,21 @@ TEST(WorkerPool, RunsEveryTaskOnceForAnyThreadCount) {
   }
 }
 
+TEST(WorkerPool, ThrowsOnWhatATaskThrewOnceNoneRuns) {
+  for (int threads : {1, 2, 3}) {
+    WorkerPool pool(threads);
+    for (std::int64_t bad = 0; bad < 64; ++bad) {
+      std::atomic<int> ended = 0;
+      const auto body = [&](std::int64_t task, int) {
+        if (task == bad) throw std::bad_alloc();
+        ++ended;
+      };
+      EXPECT_THROW(pool.parallel_for(64, body), std::bad_alloc);
+      EXPECT_EQ(ended, threads == 1 ? bad : 63);
+      pool.parallel_for(bad, body);  // without the bad task: the failure is not remembered
+    }
+  }
+}
+
 }  // namespace
 }  // namespace keel

@@ -4,14 +4,14 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "base/error.h"
+#include "base/option_error.h"
 
 namespace keel {
 
 std::int64_t parse_bytes(std::string_view text) {
   const std::string owned(text);
   const auto wanted = [&] {
-    fail("'{}' is not a size: wanted a number with an optional unit, such as 2GiB, 512MiB or 4096", text);
+    refuse_option("'{}' is not a size: wanted a number with an optional unit, such as 2GiB, 512MiB or 4096", text);
   };
   if (owned.empty() || !(std::isdigit(static_cast<unsigned char>(owned[0])) || owned[0] == '.')) wanted();
   char* end = nullptr;
@@ -28,7 +28,7 @@ std::int64_t parse_bytes(std::string_view text) {
   }
   if (factor == 0 || !std::isfinite(number) || owned.find('x') != std::string::npos) wanted();
   const double bytes = number * factor;
-  if (bytes >= 0x1p63) fail("'{}' is more bytes than can be addressed", text);
+  if (bytes >= 0x1p63) refuse_option("'{}' is more bytes than can be addressed", text);
   return static_cast<std::int64_t>(bytes);
 }
 

@@ -2,7 +2,9 @@
 
 #include <sched.h>
 
-#include "base/error.h"
+#include <utility>
+
+#include "base/option_error.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -11,6 +13,7 @@
 namespace keel {
 namespace {
 
+constexpr int kOpen = 1 << 16;  // more than there are workers
 constexpr int kSpins = 4000;   // about 50 µs: longer than the serial code between two operations of a step
 constexpr int kYieldEach = 256;  // the thread waited for may be queued behind this one on the same processor
 
@@ -31,7 +34,7 @@ int available_processors() {
 }
 
 WorkerPool::WorkerPool(int threads) {
-  if (threads < 0 || threads > 1024) fail("threads must be 0 (one a processor) to 1024, found {}", threads);
+  if (threads < 0 || threads > 1024) refuse_option("threads must be 0 (one a processor) to 1024, found {}", threads);
   if (threads == 0) threads = available_processors();
   for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
 }
@@ -46,11 +49,16 @@ WorkerPool::~WorkerPool() {
   for (auto& worker : workers_) worker.join();
 }
 
-void WorkerPool::run_tasks(int worker) {
+void WorkerPool::run_tasks(int worker) noexcept {
   for (;;) {
     const std::int64_t task = next_task_.fetch_add(1, std::memory_order_relaxed);
     if (task >= tasks_) return;
-    (*body_)(task, worker);
+    try {
+      (*body_)(task, worker);
+    } catch (...) {
+      std::lock_guard lock(mutex_);
+      if (!failure_) failure_ = std::current_exception();
+    }
   }
 }
 
@@ -64,14 +72,16 @@ void WorkerPool::parallel_for(std::int64_t tasks,
   body_ = &body;
   tasks_ = tasks;
   next_task_.store(0, std::memory_order_relaxed);
-  busy_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
+  inside_.store(kOpen, std::memory_order_release);
   {
     std::lock_guard lock(mutex_);  // a worker about to sleep sees the new generation or our notification
     generation_.fetch_add(1, std::memory_order_release);
   }
   wake_.notify_all();
-  [&]() noexcept { run_tasks(0); }();  // to unwind would leave the workers with a body that is gone
-  for (int spin = 0; busy_.load(std::memory_order_acquire) != 0; spin = (spin + 1) % kYieldEach) pause_briefly(spin);
+  run_tasks(0);
+  inside_.fetch_sub(kOpen, std::memory_order_relaxed);
+  for (int spin = 0; inside_.load(std::memory_order_acquire) != 0; spin = (spin + 1) % kYieldEach) pause_briefly(spin);
+  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
 void WorkerPool::work(int worker) {
@@ -86,8 +96,12 @@ void WorkerPool::work(int worker) {
     }
     seen = generation_.load(std::memory_order_acquire);
     if (stopping_) return;
+    int inside = inside_.load(std::memory_order_relaxed);
+    while (inside >= kOpen && !inside_.compare_exchange_weak(inside, inside + 1, std::memory_order_acquire, std::memory_order_relaxed)) {
+    }
+    if (inside < kOpen) continue;  // came too late
     run_tasks(worker);
-    busy_.fetch_sub(1, std::memory_order_release);
+    inside_.fetch_sub(1, std::memory_order_release);
   }
 }
 

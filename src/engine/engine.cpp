@@ -1,14 +1,12 @@
 #include "engine/engine.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 
 #include "base/bytes.h"
-#include "base/error.h"
 #include "base/log.h"
+#include "base/memory.h"
+#include "base/option_error.h"
 #include "base/random.h"
 #include "engine/sampler.h"
 #include "kernels/cpu_features.h"
@@ -32,27 +30,17 @@ namespace {
 constexpr std::int64_t kDefaultPoolBytes = std::int64_t{4} << 30;
 constexpr std::int64_t kLogitRows = 64;  // rows of the vocabulary held at once, unless more sequences run
 
-// What the kernel could hand out: with the file cache, which holds the weights that were just read.
-std::int64_t free_memory_bytes() {
-  std::ifstream meminfo("/proc/meminfo");
-  std::int64_t kib = 0;
-  for (std::string key; meminfo >> key; meminfo.ignore(256, '\n')) {
-    if (key == "MemAvailable:" && meminfo >> kib) return kib << 10;
-  }
-  return static_cast<std::int64_t>(sysconf(_SC_AVPHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-}
-
 void check_options(const EngineOptions& options) {
   const auto at_least_one = [](const char* flag, std::int64_t value, std::int64_t most) {
-    if (value < 1 || value > most) fail("--{} must be between 1 and {}, found {}", flag, most, value);
+    if (value < 1 || value > most) refuse_option("--{} must be between 1 and {}, found {}", flag, most, value);
   };
   at_least_one("max-num-seqs", options.max_num_seqs, 1 << 16);
   at_least_one("max-num-batched-tokens", options.max_num_batched_tokens, 1 << 20);
   at_least_one("max-queued", options.max_queued, 1 << 20);
-  if (options.max_model_len < 0) fail("--max-model-len must be positive, found {}", options.max_model_len);
-  if (options.kv_cache_memory_bytes < 0) fail("--kv-cache-memory-bytes must be positive, found {}", options.kv_cache_memory_bytes);
+  if (options.max_model_len < 0) refuse_option("--max-model-len must be positive, found {}", options.max_model_len);
+  if (options.kv_cache_memory_bytes < 0) refuse_option("--kv-cache-memory-bytes must be positive, found {}", options.kv_cache_memory_bytes);
   if (options.max_num_seqs > options.max_num_batched_tokens) {
-    fail("--max-num-seqs {} is more than --max-num-batched-tokens {}: a step must have room for one token of each sequence",
+    refuse_option("--max-num-seqs {} is more than --max-num-batched-tokens {}: a step must have room for one token of each sequence",
          options.max_num_seqs, options.max_num_batched_tokens);
   }
 }
@@ -61,20 +49,41 @@ std::int64_t longest_context(const ModelConfig& config, std::int64_t wanted) {
   std::int64_t longest = config.max_positions;
   if (config.context_limit && *config.context_limit < longest) longest = *config.context_limit;
   if (wanted > longest && longest == config.context_limit) {
-    fail("--max-model-len {} is past {}: {}", wanted, longest, config.context_limit_reason);
+    refuse_option("--max-model-len {} is past {}: {}", wanted, longest, config.context_limit_reason);
   }
-  if (wanted > longest) fail("--max-model-len {} is more than the model's own {} positions", wanted, longest);
+  if (wanted > longest) refuse_option("--max-model-len {} is more than the model's own {} positions", wanted, longest);
   return wanted > 0 ? wanted : longest;
 }
 
 std::int64_t pool_bytes(Device device, const KvLayout& layout, const EngineOptions& options, std::int64_t context) {
-  if (options.kv_cache_memory_bytes > 0) return options.kv_cache_memory_bytes;
+  if (options.kv_cache_memory_bytes > 0) {
+    if (layout.pages_in(options.kv_cache_memory_bytes) < 1) {
+      refuse_option("--kv-cache-memory-bytes {} is too small for one page of {} tokens, which takes {} bytes in {}",
+                    options.kv_cache_memory_bytes, layout.geometry().page_size, layout.page_bytes(), to_string(layout.format()));
+    }
+    return options.kv_cache_memory_bytes;
+  }
   if (device == Device::cuda) return device_cache_bytes(options.gpu_memory_utilization);
   const std::int64_t page_size = layout.geometry().page_size;
   const std::int64_t pages_a_sequence = (context + page_size - 1) / page_size;
-  const std::int64_t most = std::min(kDefaultPoolBytes, free_memory_bytes() / 2);
+  const std::int64_t most = std::min(kDefaultPoolBytes, available_memory_bytes() / 2);
   const std::int64_t pages = std::min(pages_a_sequence * options.max_num_seqs, layout.pages_in(most));
   return pages * layout.page_bytes();
+}
+
+Output output_of(const Sequence& sequence) {
+  return {.choice = sequence.choice,
+          .admitted = *sequence.admitted,
+          .prompt_tokens = sequence.prompt_tokens,
+          .cached_tokens = sequence.cached_prompt_tokens,
+          .completion_tokens = sequence.output_tokens()};
+}
+
+Output failure_of(const Sequence& sequence, std::string reason) {
+  Output output = output_of(sequence);
+  output.finish = FinishReason::error;
+  output.error = std::move(reason);
+  return output;
 }
 
 }  // namespace
@@ -95,7 +104,7 @@ Engine::Engine(LoadedModel model,
   const KvLayout layout(parse_kv_format(options_.kv_cache_dtype, config.dtype), geometry, page_order(device));
   const auto formats = paged_attention_formats();
   if (std::find(formats.begin(), formats.end(), layout.format()) == formats.end()) {
-    fail("KV cache type {}: no attention kernel for this pair; `keel inspect kernels` lists those there are",
+    refuse_option("KV cache type {}: no attention kernel for this pair; `keel inspect kernels` lists those there are",
          to_string(layout.format()));
   }
   KvScales scales = options_.kv_scales.empty()
@@ -114,7 +123,7 @@ Engine::Engine(LoadedModel model,
   executor_->bind(*pool_);
   if (pool_->slots() < context) {
     if (options_.max_model_len > 0) {
-      fail("--max-model-len {} does not fit the KV cache of {}, which holds {} tokens in {}", context,
+      refuse_option("--max-model-len {} does not fit the KV cache of {}, which holds {} tokens in {}", context,
            format_bytes(pool_->physical_bytes()), pool_->slots(), to_string(layout.format()));
     }
     log_warning("max-model-len is {} instead of the model's {}: that is what the KV cache of {} holds", pool_->slots(),
@@ -122,7 +131,7 @@ Engine::Engine(LoadedModel model,
     context = pool_->slots();
   }
   if (!options_.enable_chunked_prefill && options_.max_num_batched_tokens < context) {
-    fail("without chunked prefill --max-num-batched-tokens ({}) must be at least --max-model-len ({})",
+    refuse_option("without chunked prefill --max-num-batched-tokens ({}) must be at least --max-model-len ({})",
          options_.max_num_batched_tokens, context);
   }
   scheduler_ = std::make_unique<Scheduler>(
@@ -171,6 +180,9 @@ Submitted Engine::submit(Request request, OutputSink sink) {
   if (std::string problem = request.sampling.problem(vocabulary); !problem.empty()) return invalid(problem);
   if (!request.sampling.stop.empty() && !tokenizer_) return invalid("stop strings need a tokenizer, and the model came without one");
   if (request.n < 1 || request.n > kMaxChoices) return invalid(fmt::format("n must be between 1 and {}, found {}", kMaxChoices, request.n));
+  if (request.n > options_.max_queued) {
+    return invalid(fmt::format("n must be at most {}, which is all the queue holds (--max-queued), found {}", options_.max_queued, request.n));
+  }
   if (request.sampling.max_tokens > attestation_.max_model_len - prompt) {  // their sum may overflow
     return invalid(fmt::format("the longest context here is {} tokens, found {} in the prompt and {} to generate",
                                attestation_.max_model_len, prompt, request.sampling.max_tokens));
@@ -203,6 +215,11 @@ Submitted Engine::submit(Request request, OutputSink sink) {
   inbox_->alive += shared->n;
   inbox_changed_.notify_all();
   return {SubmitStatus::accepted, id, ""};
+}
+
+std::int64_t Engine::queue_room() const {
+  std::lock_guard lock(inbox_mutex_);
+  return std::max<std::int64_t>(0, options_.max_queued - inbox_->queued);
 }
 
 void Engine::cancel(RequestId id) {
@@ -241,15 +258,26 @@ void Engine::step() {
   take_submissions();
   const Batch batch = scheduler_->next();
   if (!batch.empty()) {
-    gather_rows(batch);
-    const StepResult result = executor_->forward(rows_, device_samplings(batch));
-    const std::vector<Sampled> sampled = sample_batch(batch, result);
-    report_prompts(batch);
+    std::vector<Sampled> sampled;
+    try {  // none of this changes what the scheduler or the pool knows
+      gather_rows(batch);
+      const StepResult result = executor_->forward(rows_, device_samplings(batch));
+      sampled = sample_batch(batch, result);
+      report_prompts(batch);
+    } catch (const std::bad_alloc&) {
+      fail_batch(batch, "the server ran out of memory while it computed this request");
+      return publish_stats();
+    }
     scheduler_->commit(batch);
-    count_rows(batch);
+    count_rows(batch, sampled);
     emit(batch, sampled);
   }
   publish_stats();
+}
+
+void Engine::fail_batch(const Batch& batch, const std::string& reason) {
+  log_warning("{}: {} sequences end", reason, batch.entries.size());
+  for (const BatchEntry& entry : batch.entries) send(*entry.sequence, failure_of(*entry.sequence, reason));
 }
 
 void Engine::take_submissions() {
@@ -284,6 +312,7 @@ void Engine::gather_rows(const Batch& batch) {
                                .context = sequence->computed + tokens,
                                .pages = sequence->pages.data()});
     if (wants_logits) rows_.logit_rows.push_back(first_row + tokens - 1);
+    rows_.keep_all = rows_.keep_all || (sequence->request->sampling.prompt_logprobs && sequence->output_tokens() == 0);
   }
 }
 
@@ -346,7 +375,8 @@ std::vector<Sampled> Engine::sample_batch(const Batch& batch, const StepResult& 
 void Engine::report_prompts(const Batch& batch) {
   const std::size_t vocabulary = model_.config.vocabulary;
   for (std::size_t i = 0; i < batch.entries.size(); ++i) {
-    auto& [sequence, tokens, wants_logits] = batch.entries[i];
+    Sequence* const sequence = batch.entries[i].sequence;
+    const std::int64_t tokens = batch.entries[i].tokens;
     const auto& count = sequence->request->sampling.prompt_logprobs;
     if (!count || sequence->output_tokens() > 0) continue;  // reported with the first token, even if computed again
     auto& reports = sequence->prompt_reports;
@@ -376,26 +406,24 @@ void Engine::emit(const Batch& batch, const std::vector<Sampled>& sampled) {
   for (std::size_t i = 0; i < batch.entries.size(); ++i) {
     Sequence& sequence = *batch.entries[i].sequence;
     if (!batch.entries[i].wants_logits) continue;
-    Output output = commit_token(sequence, sampled[i]);
-    const bool ended = output.finish != FinishReason::none;
-    if (ended) finished(output.finish);
-    sequence.sink(output);
-    if (ended) scheduler_->finish(sequence);
+    send(sequence, commit_token(sequence, sampled[i]));
   }
+}
+
+void Engine::send(Sequence& sequence, const Output& output) {
+  const bool ended = output.finish != FinishReason::none;
+  if (ended) finished(output.finish);
+  sequence.sink(output);
+  if (ended) scheduler_->finish(sequence);
 }
 
 // Appends the token and decides whether the choice ends with it.
 Output Engine::commit_token(Sequence& sequence, const Sampled& sampled) {
   const SamplingParams& params = sequence.request->sampling;
-  Output output{.choice = sequence.choice,
-                .prompt_tokens = sequence.prompt_tokens,
-                .cached_tokens = sequence.cached_prompt_tokens};
   if (sampled.token < 0) {
-    output.finish = FinishReason::error;
-    output.error = "the model gave no finite logit; its weights or the KV cache type may not suit this prompt";
-    output.completion_tokens = sequence.output_tokens();
-    return output;
+    return failure_of(sequence, "the model gave no finite logit; its weights or the KV cache type may not suit this prompt");
   }
+  Output output = output_of(sequence);
   if (sequence.output_tokens() == 0) output.prompt_reports = std::move(sequence.prompt_reports);
   sequence.tokens.push_back(sampled.token);
   output.tokens.push_back(sampled.token);
@@ -432,14 +460,15 @@ void Engine::finished(FinishReason reason) {
   --inbox_->alive;
 }
 
-void Engine::count_rows(const Batch& batch) {
+void Engine::count_rows(const Batch& batch, const std::vector<Sampled>& sampled) {
   std::lock_guard lock(stats_mutex_);
   ++stats_.steps;
-  for (const auto& [sequence, tokens, wants_logits] : batch.entries) {
+  for (std::size_t i = 0; i < batch.entries.size(); ++i) {
+    const auto& [sequence, tokens, wants_logits] = batch.entries[i];
     // After commit: a decode entry has computed all that was known, more than its prompt.
     const bool decode = tokens == 1 && sequence->computed > sequence->prompt_tokens;
     (decode ? stats_.decode_rows : stats_.prefill_rows) += tokens;
-    stats_.generation_tokens += wants_logits;
+    stats_.generation_tokens += sampled[i].token >= 0;
     if (wants_logits && sequence->output_tokens() == 0) {
       stats_.prompt_tokens += sequence->prompt_tokens;
       if (options_.enable_prefix_caching && !sequence->request->sampling.prompt_logprobs) {

@@ -26,7 +26,7 @@ namespace keel {
 struct EngineOptions {
   std::string device = "auto";              // auto, cpu or cuda
   std::string kv_cache_dtype = "auto";
-  // 0 = CPU: enough for max_num_seqs · max_model_len, at most 4 GiB or half of free memory; CUDA: what gpu_memory_utilization leaves
+  // 0 = CPU: enough for max_num_seqs · max_model_len, at most 4 GiB or half of what is available; CUDA: what gpu_memory_utilization leaves
   std::int64_t kv_cache_memory_bytes = 0;
   double gpu_memory_utilization = 0.9;      // CUDA: share of the device's memory for weights, scratch and cache together
   bool enforce_eager = false;               // CUDA: no graphs
@@ -68,10 +68,14 @@ class Engine {
 
   // Invalid requests are refused here, with the reason; they cost nothing else.
   Submitted submit(Request request, OutputSink sink);
+  std::int64_t max_queued() const { return options_.max_queued; }  // choices; more at once can never be submitted
+  std::int64_t queue_room() const;                                 // choices that submit would take now
   void cancel(RequestId id);  // takes effect at the next step; the sink is not called again. Unknown ids are ignored.
 
   bool has_work() const;
-  void step();                // next batch -> rows -> forward -> sample -> commit and emit
+  // Next batch -> rows -> forward -> sample -> commit and emit. Memory that runs out while the batch is computed ends the
+  // batch's sequences with FinishReason::error and nothing else. Any other exception leaves the engine unusable.
+  void step();
   void wait_for_work(std::chrono::milliseconds timeout);  // returns when there is work, on stop(), or after the timeout
   void stop();  // no further submits; what runs goes on
 
@@ -88,9 +92,11 @@ class Engine {
   std::vector<TokenId> forbidden(const Sequence& sequence) const;
   std::vector<Sampled> sample_batch(const Batch& batch, const StepResult& result);
   void report_prompts(const Batch& batch);
-  void count_rows(const Batch& batch);
+  void count_rows(const Batch& batch, const std::vector<Sampled>& sampled);
   void emit(const Batch& batch, const std::vector<Sampled>& sampled);
+  void fail_batch(const Batch& batch, const std::string& reason);
   Output commit_token(Sequence& sequence, const Sampled& sampled);
+  void send(Sequence& sequence, const Output& output);
   void finished(FinishReason reason);
   void publish_stats();
 

@@ -2,13 +2,29 @@
 // its prompt was split, on what was cached, or on being preempted.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <new>
 
 #include "base/random.h"
 #include "engine/engine.h"
+
+namespace {
+std::atomic<std::int64_t> allocations_left = -1;  // until one fails; -1 = none will
+}
+
+// Not inlined: the compiler would take new and delete apart and miss that both are replaced.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
+  if (allocations_left >= 0 && allocations_left-- == 0) throw std::bad_alloc();
+  if (void* memory = std::malloc(bytes)) return memory;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace keel {
 namespace {
@@ -176,6 +192,30 @@ TEST(Engine, PreemptionChangesNothingButTime) {
   }
 }
 
+TEST(Engine, AdmitsNobodyIntoThePagesThatRunningOnesNeed) {
+  const KvLayout layout({DType::f16, DType::f16}, {2, 2, 32});
+  auto engine = engine_with({.kv_cache_dtype = "k16v16", .kv_cache_memory_bytes = 10 * layout.page_bytes(), .max_model_len = 160,
+                             .enable_prefix_caching = false});
+  // Seven pages now and two later; three more would fill the pool to the last page.
+  Collected longer, filling;
+  engine->submit(request_of(prompt_of(112, 1), 32), into(longer));
+  engine->submit(request_of(prompt_of(48, 2), 8), into(filling));
+  run(*engine);
+  EXPECT_EQ(engine->stats().preemptions, 0);
+  EXPECT_EQ(longer.tokens.size(), 32u);
+  EXPECT_EQ(filling.tokens.size(), 8u);
+  // Alone, a sequence may have all of them.
+  EXPECT_EQ(run_alone(*engine, request_of(prompt_of(152, 3), 8)).tokens.size(), 8u);
+  // And two that leave a page each run together.
+  Collected one, other;
+  engine->submit(request_of(prompt_of(64, 4), 8), into(one));
+  engine->submit(request_of(prompt_of(64, 5), 8), into(other));
+  engine->step();
+  EXPECT_EQ(engine->stats().running, 2);
+  run(*engine);
+  EXPECT_EQ(engine->stats().preemptions, 0);
+}
+
 TEST(Engine, CancellingFreesPagesAndDisturbsNobody) {
   auto engine = engine_with({});
   const Collected expected = run_alone(*engine, request_of(prompt_of(50, 1), 40));
@@ -192,6 +232,42 @@ TEST(Engine, CancellingFreesPagesAndDisturbsNobody) {
   EXPECT_LE(dropped.tokens.size(), 5u);
   EXPECT_EQ(engine->stats().pages_held, 0);
   EXPECT_EQ(engine->stats().finished.at("abort"), 1);
+}
+
+// Whichever allocation of a step fails: the step throws (the process ends), or those it computed end with an error.
+TEST(Engine, SurvivesMemoryThatRunsOutWhileABatchIsComputed) {
+  auto engine = engine_with({});
+  Request asked = request_of(prompt_of(40, 1), 3, 1.0);
+  asked.sampling.logit_bias = {{1, 1.0f}};
+  asked.sampling.logprobs = asked.sampling.prompt_logprobs = 3;
+  const Collected expected = run_alone(*engine, asked);
+  int survived = 0;
+  bool failed = true;
+  for (int nth = 0; failed; ++nth) {
+    Collected first, second, waiting;
+    engine->submit(asked, into(first));
+    engine->submit(asked, into(second));
+    engine->step();
+    allocations_left = nth;
+    bool thrown = false;
+    try {
+      engine->step();
+    } catch (const std::bad_alloc&) {
+      thrown = true;
+    }
+    failed = allocations_left.exchange(-1) < 0;
+    if (thrown) {  // past what is computed: the state is not known, as the header says
+      engine = engine_with({});
+      continue;
+    }
+    survived += first.finish == FinishReason::error;  // the standard library gets by without some of its allocations
+    EXPECT_EQ(first.finish, second.finish) << nth;
+    engine->submit(asked, into(waiting));
+    run(*engine);
+    EXPECT_EQ(waiting.tokens, expected.tokens) << nth;
+    EXPECT_EQ(engine->stats().pages_held, 0);
+  }
+  EXPECT_GE(survived, 5);
 }
 
 TEST(Engine, ChoicesOfOneRequestShareItsPromptAndDrawApart) {
@@ -230,6 +306,18 @@ TEST(Engine, EndsWhereItShould) {
   for (int i = 0; i < 9; ++i) EXPECT_NE(later.tokens[i], fourth);
 }
 
+TEST(Engine, CountsNoTokenForARowThatFailed) {
+  auto engine = engine_with({});
+  Request request = request_of(prompt_of(10, 2), 4);
+  request.sampling.min_tokens = 4;
+  for (TokenId token = 0; token < 300; ++token) request.sampling.stop_token_ids.push_back(token);  // leaves none to choose
+  EXPECT_EQ(run_alone(*engine, request).finish, FinishReason::error);
+  EXPECT_EQ(engine->stats().generation_tokens, 0);
+  EXPECT_EQ(engine->stats().finished.at("error"), 1);
+  run_alone(*engine, request_of(prompt_of(10, 2), 4));
+  EXPECT_EQ(engine->stats().generation_tokens, 4);
+}
+
 TEST(Engine, RefusesBadRequestsAndSaysWhy) {
   auto engine = engine_with({.max_queued = 2});
   const auto refusal = [&](Request request) {
@@ -248,8 +336,12 @@ TEST(Engine, RefusesBadRequestsAndSaysWhy) {
   request = request_of({1}, 1);
   request.n = 1000;
   EXPECT_NE(refusal(request).find("n must"), std::string::npos);
+  request.n = 3;
+  EXPECT_NE(refusal(request).find("at most 2"), std::string::npos);
+  EXPECT_EQ(engine->queue_room(), 2);
   EXPECT_EQ(engine->submit(request_of({1}, 1), [](const Output&) {}).status, SubmitStatus::accepted);
   EXPECT_EQ(engine->submit(request_of({1}, 1), [](const Output&) {}).status, SubmitStatus::accepted);
+  EXPECT_EQ(engine->queue_room(), 0);
   EXPECT_EQ(engine->submit(request_of({1}, 1), [](const Output&) {}).status, SubmitStatus::queue_full);
   run(*engine);
   engine->stop();

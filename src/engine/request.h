@@ -1,6 +1,7 @@
 // What a client asks for, and what it gets back, token by token.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -72,11 +73,13 @@ struct Output {
   std::string stop_reason;      // the stop string that ended it, or the stop token's id; empty for eos
   std::string error;            // finish == error
 
-  // Filled with a choice's first output (prompt side) and last output (counts).
+  // Of the choice, with each output.
+  std::chrono::steady_clock::time_point admitted;  // when it first ran
   std::int64_t prompt_tokens = 0;
   std::int64_t cached_tokens = 0;      // of the prompt, found in the prefix index
   std::int64_t completion_tokens = 0;  // so far
-  std::vector<TokenReport> prompt_reports;  // [prompt] when asked for; the first has no logprob (NaN)
+
+  std::vector<TokenReport> prompt_reports;  // first output: [prompt] when asked for; the first has no logprob (NaN)
 };
 
 // Called on the engine's thread; must not block, throw or call back into the engine.

@@ -35,12 +35,28 @@ void apply_penalties(const SamplerInput& input, std::vector<float>& logits) {
 }
 
 TokenId argmax(std::span<const float> logits) {
-  TokenId best = -1;
+  // A block's maximum comes from independent lanes, which the compiler makes vectors of; then only the first block that
+  // holds the largest is searched for it.
+  constexpr std::size_t kLanes = 16, kBlock = 1024;
   float largest = kNever;
-  for (std::size_t i = 0; i < logits.size(); ++i) {
-    if (logits[i] > largest) largest = logits[i], best = static_cast<TokenId>(i);
+  std::size_t from = 0;
+  for (std::size_t block = 0; block < logits.size(); block += kBlock) {
+    const std::size_t count = std::min(kBlock, logits.size() - block);
+    const float* values = logits.data() + block;
+    float lanes[kLanes];
+    std::fill_n(lanes, kLanes, kNever);
+    std::size_t i = 0;
+    for (; i + kLanes <= count; i += kLanes) {
+      for (std::size_t lane = 0; lane < kLanes; ++lane) {
+        lanes[lane] = values[i + lane] > lanes[lane] ? values[i + lane] : lanes[lane];
+      }
+    }
+    for (; i < count; ++i) lanes[0] = values[i] > lanes[0] ? values[i] : lanes[0];
+    const float block_largest = *std::max_element(lanes, lanes + kLanes);
+    if (block_largest > largest) largest = block_largest, from = block;
   }
-  return std::isfinite(largest) ? best : -1;
+  if (!std::isfinite(largest)) return -1;
+  return static_cast<TokenId>(std::find(logits.begin() + from, logits.end(), largest) - logits.begin());
 }
 
 struct Candidate {

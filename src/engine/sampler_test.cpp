@@ -29,6 +29,28 @@ TEST(Sampler, GreedyTakesTheLargestAndTheSmallerIdOfATie) {
   EXPECT_EQ(sample_with({.temperature = 0}, 1, {0}, {1}).token, 3);
 }
 
+TEST(Sampler, FindsTheFirstLargestOfAnyVocabulary) {
+  const SamplingParams params{.temperature = 0};
+  const auto choose = [&](const std::vector<float>& logits) {
+    return sample({.logits = logits, .params = params, .tokens = {}, .prompt_tokens = 0, .forbidden = {}, .seed = 1}).token;
+  };
+  for (std::size_t size : {1, 15, 16, 17, 1023, 1024, 1025, 3000}) {
+    for (std::size_t largest = 0; largest < size; largest += 1 + size / 97) {
+      std::vector<float> logits(size);
+      for (std::size_t i = 0; i < size; ++i) logits[i] = static_cast<float>(random_unit(size, i)) - 2.0f;
+      logits[size - 1] = logits[largest] = -0.5f;  // the same again at the end: the first counts
+      ASSERT_EQ(choose(logits), static_cast<TokenId>(largest)) << "of " << size;
+      if (largest > 0) logits[largest / 2] = NAN;
+      ASSERT_EQ(choose(logits), static_cast<TokenId>(largest)) << "of " << size << " with a NaN";
+    }
+    EXPECT_EQ(choose(std::vector<float>(size, -INFINITY)), -1);
+    EXPECT_EQ(choose(std::vector<float>(size, NAN)), -1);
+    std::vector<float> infinite(size, 1.0f);
+    infinite[size / 2] = INFINITY;
+    EXPECT_EQ(choose(infinite), -1);
+  }
+}
+
 TEST(Sampler, DrawsFromTheSoftmax) {
   for (double temperature : {0.7, 1.0, 2.0}) {
     double total = 0;

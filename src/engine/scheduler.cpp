@@ -80,12 +80,15 @@ bool Scheduler::admit(Batch& batch) {
   find_cached_prefix(sequence);
   const std::int64_t budget = limits_.max_num_batched_tokens - batch.tokens;
   const bool whole_fits = sequence.uncomputed() <= budget;
-  if ((!whole_fits && !limits_.chunked_prefill) || !reserve(sequence, sequence.uncomputed())) {
+  // A page for each running sequence stays free: taken by the newcomer, it would soon be taken back by preempting one.
+  if ((!whole_fits && !limits_.chunked_prefill) || !reserve(sequence, sequence.uncomputed(), running())) {
     release_pages(sequence);
     return false;
   }
-  if (!sequence.started) sequence.cached_prompt_tokens = sequence.computed;
-  sequence.started = true;
+  if (!sequence.admitted) {
+    sequence.admitted = std::chrono::steady_clock::now();
+    sequence.cached_prompt_tokens = sequence.computed;
+  }
   const std::int64_t tokens = std::min(sequence.uncomputed(), budget);
   batch.entries.push_back({&sequence, tokens, tokens == sequence.uncomputed()});
   batch.tokens += tokens;
@@ -95,10 +98,11 @@ bool Scheduler::admit(Batch& batch) {
   return true;
 }
 
-bool Scheduler::reserve(Sequence& sequence, std::int64_t tokens) {
+// False, and nothing changed, unless that leaves `spare_pages` available.
+bool Scheduler::reserve(Sequence& sequence, std::int64_t tokens, std::int64_t spare_pages) {
   const std::int64_t wanted = pages_for(sequence.computed + tokens, pool_.layout().geometry().page_size);
   const std::int64_t missing = wanted - static_cast<std::int64_t>(sequence.pages.size());
-  if (missing > pool_.available()) return false;
+  if (missing + spare_pages > pool_.available()) return false;
   for (std::int64_t i = 0; i < missing; ++i) sequence.pages.push_back(*pool_.allocate());
   return true;
 }

@@ -57,7 +57,7 @@ class Scheduler {
   std::int64_t preemptions() const { return preemptions_; }
 
  private:
-  bool reserve(Sequence& sequence, std::int64_t tokens);
+  bool reserve(Sequence& sequence, std::int64_t tokens, std::int64_t spare_pages = 0);
   void preempt(Sequence& sequence);
   bool admit(Batch& batch);
   void find_cached_prefix(Sequence& sequence);

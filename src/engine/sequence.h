@@ -1,8 +1,10 @@
 // One choice of one request on its way through the engine.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/sha256.h"
@@ -28,7 +30,7 @@ struct Sequence {
   Digest prefix_root;                // of the cache's format and the request's salt
   std::vector<Digest> page_hashes;   // chain hash of each full page known so far
   std::int64_t published_pages = 0;
-  bool started = false;         // was admitted once
+  std::optional<std::chrono::steady_clock::time_point> admitted;  // the first time
   std::vector<TokenReport> prompt_reports;
   TokenStream stream;           // token -> text, stop strings
 

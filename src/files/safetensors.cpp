@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "files/printable.h"
 
 namespace keel {
@@ -20,40 +21,12 @@ using Json = nlohmann::json;
 static_assert(std::endian::native == std::endian::little, "the header's length is read as it lies");
 
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // the format's own limit
-constexpr std::size_t kMaxDepth = 3;                    // header, tensor, shape
+constexpr JsonLimits kJsonLimits = {.depth = 3, .allow_repeated_keys = false};  // header, tensor, shape
 constexpr std::uint64_t kMaxDimensions = 8;
 
-// Parses JSON text that nobody vouches for: no key twice in an object, no nesting past kMaxDepth.
 Json parse_json(const std::string& label, std::string_view text) {
-  std::vector<std::set<std::string>> open;  // the keys seen of each object or array being read
-  const auto watch = [&](int, Json::parse_event_t event, Json& value) {
-    switch (event) {
-      case Json::parse_event_t::object_start:
-      case Json::parse_event_t::array_start:
-        open.emplace_back();
-        if (open.size() > kMaxDepth)
-          fail("{}: the JSON nests deeper than {} levels", label, kMaxDepth);
-        break;
-      case Json::parse_event_t::object_end:
-      case Json::parse_event_t::array_end:
-        open.pop_back();
-        break;
-      case Json::parse_event_t::key: {
-        const auto& key = value.get_ref<const std::string&>();
-        if (!open.back().insert(key).second)
-          fail("{}: {} appears twice in the JSON", label, printable(key));
-        break;
-      }
-      default:
-        break;
-    }
-    return true;
-  };
-  try {
-    return Json::parse(text, watch);
-  } catch (const Json::exception& error) {
-    fail("{}: the header is not valid JSON: {}", label, error.what());
-  }
+  if (const auto problem = json_problem(text, kJsonLimits)) fail("{}: {}", label, *problem);
+  return Json::parse(text);
 }
 
 std::optional<std::int64_t> element_bytes(std::string_view dtype) {

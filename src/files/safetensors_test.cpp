@@ -60,17 +60,17 @@ TEST(Safetensors, RefusesHeadersThatAreNoObjectOfTensors) {
   std::string absurd;
   testing::append<std::uint64_t>(absurd, std::uint64_t{1} << 60);
   expect_refusal(absurd, {"header of 1152921504606846976 bytes"});
-  expect_refusal(SafetensorsBuilder::with_header("{\"a\":", ""), {"not valid JSON"});
-  expect_refusal(SafetensorsBuilder::with_header("{\"\xff\":1}", ""), {"not valid JSON"});
+  expect_refusal(SafetensorsBuilder::with_header("{\"a\":", ""), {"malformed JSON"});
+  expect_refusal(SafetensorsBuilder::with_header("{\"\xff\":1}", ""), {"malformed JSON"});
   expect_refusal(SafetensorsBuilder::with_header("[]", ""), {"not a JSON object"});
   expect_refusal(SafetensorsBuilder::with_header("{\"a\":1}", ""), {"'a'", "object"});
-  expect_refusal(SafetensorsBuilder::with_header(std::string(100000, '['), ""), {"nests deeper"});
+  expect_refusal(SafetensorsBuilder::with_header(std::string(100000, '['), ""), {"nested deeper"});
   const std::string tensor = R"({"dtype":"F32","shape":[1],"data_offsets":[0,4]})";
   expect_refusal(
       SafetensorsBuilder::with_header("{\"a\":" + tensor + ",\"a\":" + tensor + "}", "abcd"),
-      {"'a'", "twice"});
+      {"\"a\"", "twice"});
   expect_refusal(SafetensorsBuilder::with_header(R"({"a":{"shape":[1],"shape":[1]}})", ""),
-                 {"'shape'", "twice"});
+                 {"\"shape\"", "twice"});
 }
 
 TEST(Safetensors, RefusesBadTensors) {

@@ -3,7 +3,7 @@
 #include <optional>
 #include <utility>
 
-#include "base/error.h"
+#include "base/option_error.h"
 
 namespace keel {
 namespace {
@@ -17,12 +17,12 @@ DType sixteen_bits(DType model_dtype) {
 
 DType parse_side(std::string_view text, std::string_view whole) {
   if (auto type = parse_dtype(text)) return *type;
-  fail("'{}' in KV cache type '{}' is no type keel knows: wanted f32, f16, bf16, fp8_e4m3 or (values only) u4", text, whole);
+  refuse_option("'{}' in KV cache type '{}' is no type keel knows: wanted f32, f16, bf16, fp8_e4m3 or (values only) u4", text, whole);
 }
 
 KvFormat checked(KvFormat format) {
   if (format.key == DType::u4) {
-    fail("no kernel reads u4 keys (k={},v={}): keys may be f32, f16, bf16 or fp8_e4m3; the nearest that works is k8v8 or k16v4",
+    refuse_option("no kernel reads u4 keys (k={},v={}): keys may be f32, f16, bf16 or fp8_e4m3; the nearest that works is k8v8 or k16v4",
          name(format.key), name(format.value));
   }
   return format;
@@ -33,7 +33,7 @@ KvFormat parse_pair(std::string_view text, KvFormat format) {
   std::string_view rest = text;
   bool key_named = false, value_named = false;
   const auto once = [&](bool& named, std::string_view side) {
-    if (std::exchange(named, true)) fail("KV cache type '{}' names {} twice", text, side);
+    if (std::exchange(named, true)) refuse_option("KV cache type '{}' names {} twice", text, side);
   };
   while (!rest.empty()) {
     const std::size_t comma = rest.find(',');
@@ -46,7 +46,7 @@ KvFormat parse_pair(std::string_view text, KvFormat format) {
       once(value_named, "v");
       format.value = parse_side(part.substr(2), text);
     } else {
-      fail("'{}' in KV cache type '{}': wanted k=TYPE or v=TYPE", part, text);
+      refuse_option("'{}' in KV cache type '{}': wanted k=TYPE or v=TYPE", part, text);
     }
   }
   return format;
@@ -62,7 +62,7 @@ KvFormat parse_kv_format(std::string_view text, DType model_dtype) {
   if (text == "k16v4") return {k16, DType::u4};
   if (text.find('=') != std::string_view::npos) return checked(parse_pair(text, {k16, k16}));
   if (auto type = parse_dtype(text)) return checked({*type, *type});
-  fail("'{}' is no KV cache type: wanted {}", text, kAccepted);
+  refuse_option("'{}' is no KV cache type: wanted {}", text, kAccepted);
 }
 
 std::string to_string(const KvFormat& format) {

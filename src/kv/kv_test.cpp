@@ -203,6 +203,21 @@ TEST(Calibration, ReplacesNothingButAPlainFile) {
   std::filesystem::remove_all(folder);
 }
 
+TEST(Calibration, TakesTheLargestOfEachHeadAndRefusesWhatIsNotFinite) {
+  const KvGeometry geometry{2, 2, 2};
+  CalibrationRecord record{.geometry = geometry, .key_maxima = std::vector<float>(4), .value_maxima = std::vector<float>(4)};
+  const float k[] = {1, -3, 0, 0.5f, 2, 1, -7, 6}, v[] = {0, 0, 9, 0, 0, -1, 0, 0};  // two tokens, two heads of two
+  record.observe(1, 2, k, v);
+  record.observe(1, 1, v, k);
+  EXPECT_EQ(record.key_maxima, (std::vector<float>{0, 0, 3, 9}));
+  EXPECT_EQ(record.value_maxima, (std::vector<float>{0, 0, 3, 9}));
+  for (const float bad : {INFINITY, -INFINITY, NAN}) {
+    const float broken[] = {1, 2, 3, bad};
+    EXPECT_NE(error_of([&] { record.observe(1, 1, broken, v); }).find("layer 1, KV head 1: a key is"), std::string::npos) << bad;
+    EXPECT_NE(error_of([&] { record.observe(0, 1, v, broken); }).find("layer 0, KV head 1: a value is"), std::string::npos) << bad;
+  }
+}
+
 TEST(KvFormat, RefusesASideNamedTwice) {
   EXPECT_NE(error_of([] { parse_kv_format("k=f16,v=fp8,v=u4", DType::f16); }).find("names v twice"), std::string::npos);
 }

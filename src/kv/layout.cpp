@@ -1,6 +1,6 @@
 #include "kv/layout.h"
 
-#include "base/error.h"
+#include "base/option_error.h"
 #include "kv/cuda_page.h"
 
 namespace keel {
@@ -12,11 +12,11 @@ KvLayout::KvLayout(KvFormat format, KvGeometry geometry, PageOrder order)
     fail("KV geometry {} layers x {} KV heads x {} head dim: each must be between 1 and 100,000", layers, kv_heads, head_dim);
   }
   if (page_size < kPageSizeStep || page_size > kMaxPageSize || page_size % kPageSizeStep != 0) {
-    fail("block size {} is not supported: wanted a multiple of {} up to {}", page_size, kPageSizeStep, kMaxPageSize);
+    refuse_option("block size {} is not supported: wanted a multiple of {} up to {}", page_size, kPageSizeStep, kMaxPageSize);
   }
   if (format.value == DType::u4 && head_dim % 2 != 0) fail("u4 values want an even head dim, found {}", head_dim);
   if (order == PageOrder::cuda) {
-    if (page_size != kCudaPageSize) fail("block size {} is not supported on CUDA: wanted {}", page_size, kCudaPageSize);
+    if (page_size != kCudaPageSize) refuse_option("block size {} is not supported on CUDA: wanted {}", page_size, kCudaPageSize);
     for (const DType type : {format.key, format.value}) {
       if (head_dim * bits(type) % 128 != 0) {
         fail("head dim {} in {} is not supported on CUDA: a token's row of a head must be a multiple of 16 bytes", head_dim, name(type));

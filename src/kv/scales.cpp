@@ -53,6 +53,20 @@ std::string KvScales::description() const {
   return origin == ScaleOrigin::unit ? "unit" : fmt::format("calibrated ({})", source);
 }
 
+void CalibrationRecord::observe(std::int64_t layer, std::int64_t tokens, const float* k, const float* v) {
+  const auto raise = [&](const char* what, std::vector<float>& maxima, const float* x) {
+    const std::int64_t row = geometry.kv_heads * geometry.head_dim;
+    for (std::int64_t i = 0; i < tokens * row; ++i) {
+      const std::int64_t head = i % row / geometry.head_dim;
+      if (!std::isfinite(x[i])) fail("layer {}, KV head {}: a {} is {}, so there is no scale for it", layer, head, what, x[i]);
+      float& maximum = maxima[layer * geometry.kv_heads + head];
+      maximum = std::max(maximum, std::fabs(x[i]));
+    }
+  };
+  raise("key", key_maxima, k);
+  raise("value", value_maxima, v);
+}
+
 void check_calibration_target(const std::filesystem::path& file) {
   std::error_code ignored;
   // The finished file takes the place of what is there, and that may be no folder, device or link.

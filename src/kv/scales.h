@@ -33,6 +33,10 @@ struct CalibrationRecord {
   KvGeometry geometry;
   std::vector<float> key_maxima;    // [layers · kv_heads], of |k| after RoPE
   std::vector<float> value_maxima;
+
+  // Raises the layer's maxima to what `tokens` rows of k and v hold, each [kv_heads · head_dim]. Throws Error where one is
+  // infinite or no number, from which no scale can be made.
+  void observe(std::int64_t layer, std::int64_t tokens, const float* k, const float* v);
 };
 // Throws Error where write_calibration could not put its file: no folder, or something there that is no plain file.
 void check_calibration_target(const std::filesystem::path& file);

@@ -7,6 +7,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/random.h"
 #include "device/cuda.h"
 #include "kernels/embed/embed_cuda.h"
 #include "kernels/gemm/gemm_cuda.h"
@@ -70,15 +71,21 @@ class CudaDecoder final : public Executor {
   RouteCounts routes() const override { return routes_; }
 
  private:
-  void* activations(DeviceBuffer<std::uint16_t>& buffer, std::int64_t first_row = 0, std::int64_t width = 0) {
-    return buffer.data() + first_row * width;
-  }
   void stage(const StepRows& rows);
-  void replay(const StepRows& rows);
-  // Launches the layers for rows that are staged; `sequences` is the step's, or a graph's bucket of one-row sequences.
-  void launch_layers(std::int64_t tokens, std::int64_t decode_sequences, const AttentionPlan* plan, const StepRows* rows);
-  void attention(std::int64_t layer, std::int64_t decode_sequences, const AttentionPlan* plan, const StepRows* rows);
-  void launch_head(std::int64_t rows, bool all_rows);
+  void replay(std::int64_t tokens);
+  void pad(std::int64_t tokens, std::int64_t bucket);
+  void capture(std::int64_t bucket);
+  void measure_products();
+  // Launches a step whose rows are staged: normed_ then holds the final hidden states of all rows, or, where only the last
+  // positions are wanted, of the logit rows in their order.
+  void launch_decode(std::int64_t sequences);
+  void launch_mixed(const StepRows& rows, const AttentionPlan& plan);
+  void launch_attention_inputs(std::int64_t layer, std::int64_t tokens, bool round);
+  void launch_mlp(const DeviceLayer& layer, std::uint16_t* residual, std::int64_t rows);
+  void launch_final_norm(std::uint16_t* residual, std::int64_t rows);
+  void launch_prefill_attention(std::int64_t layer, const StepRows& rows, const AttentionPlan& plan);
+  void gather_rows(const std::uint16_t* from, std::int64_t width, std::int64_t rows, std::uint16_t* to);
+  void launch_head(const std::uint16_t* rows, std::int64_t count);
   void product(const GemmWeights& weights, const void* x, std::int64_t tokens, void* out, DType out_type);
   KvLayerView cache(std::int64_t layer);
   DecodeAttentionArgs decode_args(std::int64_t layer, std::int64_t sequences);
@@ -99,7 +106,8 @@ class CudaDecoder final : public Executor {
   RouteCounts routes_;
 
   DeviceBuffer<float> rope_table_, key_scales_, value_scales_;
-  DeviceBuffer<std::uint16_t> residual_, normed_, qkv_, attended_, gate_up_, activated_, projected_, head_rows_;
+  DeviceBuffer<std::uint16_t> residual_, normed_, qkv_, attended_, gate_up_, activated_, projected_;
+  DeviceBuffer<std::uint16_t> last_residual_, last_rows_;  // of the logit rows alone
   DeviceBuffer<float> logits_;
   DeviceBuffer<std::byte> decode_workspace_, sample_workspace_;
   Staged<std::int32_t> tokens_, positions_, logit_rows_, contexts_, page_table_;
@@ -133,7 +141,8 @@ CudaDecoder::CudaDecoder(const LoadedModel& model, const KvLayout& layout, const
       gate_up_(limits.max_tokens * 2 * config_.intermediate, "feed-forward activations"),
       activated_(limits.max_tokens * config_.intermediate, "feed-forward activations"),
       projected_(limits.max_tokens * config_.hidden, "projections"),
-      head_rows_(limits.max_logit_rows * config_.hidden, "rows of the head"),
+      last_residual_(limits.max_logit_rows * config_.hidden, "rows of the head"),
+      last_rows_(limits.max_logit_rows * std::max(config_.hidden, config_.heads * config_.head_dim), "rows of the head"),
       logits_(limits.max_logit_rows * config_.vocabulary, "logits"),
       decode_workspace_(refusals_.decode.empty() ? decode_attention_workspace(layout, config_.heads, limits.max_sequences, 1) : 0,
                         "decode attention's workspace"),
@@ -172,11 +181,41 @@ void CudaDecoder::bind(KvPool& pool) {
   copy_to_device(stream_, key_scales_.data(), pool.scales().keys.data(), key_scales_.size());
   copy_to_device(stream_, value_scales_.data(), pool.scales().values.data(), value_scales_.size());
   stream_.synchronize();
+  measure_products();
+  if (limits_.graphs && refusals_.decode.empty()) {
+    for (const std::int64_t bucket : buckets_) capture(bucket);
+  }
+}
+
+// The products that prompts of every length will want, on activations as large as real ones, before a request waits for them.
+void CudaDecoder::measure_products() {
+  const DeviceLayer& layer = weights_.layers.front();
+  const std::int64_t rows = limits_.max_tokens;
+  for (std::int64_t i = 0; i < rows; ++i) tokens_.host.data()[i] = static_cast<std::int32_t>(mix64(static_cast<std::uint64_t>(i)) % static_cast<std::uint64_t>(config_.vocabulary));
+  tokens_.send(stream_, rows);
+  embed(stream_, {.dtype = dtype_, .embedding = weights_.embedding, .tokens = tokens_.device.data(), .out = residual_.data(), .rows = rows, .width = config_.hidden});
+  add_rms_norm(stream_, {.dtype = dtype_, .residual = residual_.data(), .weight = weights_.final_norm, .out = normed_.data(), .rows = rows,
+                         .width = config_.hidden, .epsilon = config_.rms_epsilon});
+  const auto fill = [&](DeviceBuffer<std::uint16_t>& buffer) {
+    for (std::size_t done = 0; done < buffer.size(); done += normed_.size()) {
+      const std::size_t some = std::min(buffer.size() - done, normed_.size());
+      check(cudaMemcpyAsync(buffer.data() + done, normed_.data(), some * sizeof(std::uint16_t), cudaMemcpyDeviceToDevice, stream_), "copy of activations");
+    }
+  };
+  fill(attended_);
+  fill(activated_);
+  for (std::int64_t tokens = rows; tokens > buckets_.back(); tokens /= 2) {
+    product(layer.qkv, normed_.data(), tokens, qkv_.data(), dtype_);
+    product(layer.o, attended_.data(), tokens, projected_.data(), dtype_);
+    product(layer.gate_up, normed_.data(), tokens, gate_up_.data(), dtype_);
+    product(layer.down, activated_.data(), tokens, projected_.data(), dtype_);
+  }
+  stream_.synchronize();
 }
 
 std::int64_t CudaDecoder::scratch_bytes() const {
   return rope_table_.bytes() + key_scales_.bytes() + value_scales_.bytes() + residual_.bytes() + normed_.bytes() + qkv_.bytes() +
-         attended_.bytes() + gate_up_.bytes() + activated_.bytes() + projected_.bytes() + head_rows_.bytes() + logits_.bytes() +
+         attended_.bytes() + gate_up_.bytes() + activated_.bytes() + projected_.bytes() + last_residual_.bytes() + last_rows_.bytes() + logits_.bytes() +
          decode_workspace_.bytes() + sample_workspace_.bytes() + tokens_.bytes() + positions_.bytes() + logit_rows_.bytes() +
          contexts_.bytes() + page_table_.bytes() + slots_.bytes() + sampling_.bytes() + sampled_.bytes() +
          gemm_.workspace_bytes() + prefill_.workspace_bytes();
@@ -232,20 +271,17 @@ StepResult CudaDecoder::forward(const StepRows& rows, std::span<const std::optio
   }
   sampling_.send(stream_, outputs);
 
-  const bool decode_only = plan.decode_sequences == static_cast<std::int64_t>(rows.sequences.size()) && outputs == tokens;
+  const bool decode_only = plan.decode_sequences == static_cast<std::int64_t>(rows.sequences.size()) && outputs == tokens && !rows.keep_all;
   if (decode_only && limits_.graphs && tokens <= buckets_.back()) {
-    replay(rows);
+    replay(tokens);
   } else {
     tokens_.send(stream_, tokens);
     positions_.send(stream_, tokens);
     slots_.send(stream_, tokens);
     contexts_.send(stream_, static_cast<std::int64_t>(rows.sequences.size()));
-    launch_layers(tokens, plan.decode_sequences, &plan, &rows);
-    if (outputs > 0) {
-      for (std::int64_t i = 0; i < outputs; ++i) logit_rows_.host.data()[i] = static_cast<std::int32_t>(rows.logit_rows[static_cast<std::size_t>(i)]);
-      logit_rows_.send(stream_, outputs);
-      launch_head(outputs, false);
-    }
+    for (std::int64_t i = 0; i < outputs; ++i) logit_rows_.host.data()[i] = static_cast<std::int32_t>(rows.logit_rows[static_cast<std::size_t>(i)]);
+    logit_rows_.send(stream_, outputs);
+    launch_mixed(rows, plan);
   }
   if (outputs > 0) {
     copy_to_host(stream_, sampled_host_.data(), sampled_.data(), static_cast<std::size_t>(outputs));
@@ -259,9 +295,13 @@ StepResult CudaDecoder::forward(const StepRows& rows, std::span<const std::optio
 }
 
 // A decode step through its bucket's graph; the rows past the step's own are padding that stores and attends to nothing.
-void CudaDecoder::replay(const StepRows& rows) {
-  const auto tokens = static_cast<std::int64_t>(rows.tokens.size());
+void CudaDecoder::replay(std::int64_t tokens) {
   const std::int64_t bucket = *std::lower_bound(buckets_.begin(), buckets_.end(), tokens);
+  pad(tokens, bucket);
+  graphs_.at(bucket).launch(stream_);
+}
+
+void CudaDecoder::pad(std::int64_t tokens, std::int64_t bucket) {
   for (std::int64_t i = tokens; i < bucket; ++i) {
     tokens_.host.data()[i] = 0;
     positions_.host.data()[i] = 0;
@@ -274,18 +314,13 @@ void CudaDecoder::replay(const StepRows& rows) {
   slots_.send(stream_, bucket);
   contexts_.send(stream_, bucket);
   sampling_.send(stream_, bucket);
-  StepGraph& graph = graphs_[bucket];
-  if (!graph) {
-    const auto launch = [&] {
-      launch_layers(bucket, bucket, nullptr, nullptr);
-      launch_head(bucket, true);
-    };
-    launch();  // once as it is: products choose their algorithms, which a capture may not
-    stream_.synchronize();
-    graph = StepGraph(stream_, launch);
-    return;
-  }
-  graph.launch(stream_);
+}
+
+void CudaDecoder::capture(std::int64_t bucket) {
+  pad(0, bucket);
+  launch_decode(bucket);  // once as it is: products choose their algorithms, which a capture may not
+  stream_.synchronize();
+  graphs_[bucket] = StepGraph(stream_, [&] { launch_decode(bucket); });
 }
 
 std::span<const float> CudaDecoder::logits(std::span<const std::int64_t> rows) {
@@ -298,7 +333,8 @@ std::span<const float> CudaDecoder::logits(std::span<const std::int64_t> rows) {
   }
   logit_rows_.send(stream_, count);
   sampling_.send(stream_, count);
-  launch_head(count, false);
+  gather_rows(normed_.data(), config_.hidden, count, last_rows_.data());
+  launch_head(last_rows_.data(), count);
   copy_to_host(stream_, logits_host_.data(), logits_.data(), static_cast<std::size_t>(count * config_.vocabulary));
   stream_.synchronize();
   return {logits_host_.data(), static_cast<std::size_t>(count * config_.vocabulary)};
@@ -315,33 +351,84 @@ void CudaDecoder::product(const GemmWeights& weights, const void* x, std::int64_
   }
 }
 
-void CudaDecoder::launch_layers(std::int64_t tokens, std::int64_t decode_sequences, const AttentionPlan* plan, const StepRows* rows) {
-  const std::int64_t hidden = config_.hidden, q_width = config_.heads * config_.head_dim, kv_width = config_.kv_heads * config_.head_dim;
-  const bool round = plan != nullptr && plan->any(Route::fresh);
+void CudaDecoder::launch_attention_inputs(std::int64_t index, std::int64_t tokens, bool round) {
+  const DeviceLayer& layer = weights_.layers[static_cast<std::size_t>(index)];
+  const std::int64_t q_width = config_.heads * config_.head_dim, kv_width = config_.kv_heads * config_.head_dim;
+  add_rms_norm(stream_, {.dtype = dtype_, .residual = residual_.data(), .added = index == 0 ? nullptr : projected_.data(),
+                         .weight = layer.attention_norm, .out = normed_.data(), .rows = tokens, .width = config_.hidden,
+                         .epsilon = config_.rms_epsilon});
+  product(layer.qkv, normed_.data(), tokens, qkv_.data(), dtype_);
+  rope_write(stream_, {.dtype = dtype_, .q = qkv_.data(), .k = qkv_.data() + q_width, .v = qkv_.data() + q_width + kv_width,
+                       .stride = q_width + 2 * kv_width, .tokens = tokens, .heads = config_.heads, .q_norm = layer.q_norm,
+                       .k_norm = layer.k_norm, .norm_epsilon = config_.rms_epsilon, .rotary_dim = config_.rotary_dim,
+                       .pairs = config_.rope_pairs, .rope_table = rope_table_.data(), .positions = positions_.device.data(),
+                       .slots = slots_.device.data(), .kv = cache(index), .round = round});
+}
+
+// From the attention's projection, in projected_, to the feed-forward's, there too.
+void CudaDecoder::launch_mlp(const DeviceLayer& layer, std::uint16_t* residual, std::int64_t rows) {
+  add_rms_norm(stream_, {.dtype = dtype_, .residual = residual, .added = projected_.data(), .weight = layer.mlp_norm,
+                         .out = normed_.data(), .rows = rows, .width = config_.hidden, .epsilon = config_.rms_epsilon});
+  product(layer.gate_up, normed_.data(), rows, gate_up_.data(), dtype_);
+  silu_mul(stream_, {.dtype = dtype_, .gate_up = gate_up_.data(), .out = activated_.data(), .rows = rows, .width = config_.intermediate});
+  product(layer.down, activated_.data(), rows, projected_.data(), dtype_);
+}
+
+void CudaDecoder::launch_final_norm(std::uint16_t* residual, std::int64_t rows) {
+  add_rms_norm(stream_, {.dtype = dtype_, .residual = residual, .added = projected_.data(), .weight = weights_.final_norm,
+                         .out = normed_.data(), .rows = rows, .width = config_.hidden, .epsilon = config_.rms_epsilon});
+}
+
+void CudaDecoder::launch_decode(std::int64_t sequences) {
   embed(stream_, {.dtype = dtype_, .embedding = weights_.embedding, .tokens = tokens_.device.data(), .out = residual_.data(),
-                  .rows = tokens, .width = hidden});
-  if (decode_sequences > 0) decode_attention_plan(stream_, decode_args(0, decode_sequences));
+                  .rows = sequences, .width = config_.hidden});
+  decode_attention_plan(stream_, decode_args(0, sequences));
   for (std::int64_t index = 0; index < config_.layers; ++index) {
     const DeviceLayer& layer = weights_.layers[static_cast<std::size_t>(index)];
-    add_rms_norm(stream_, {.dtype = dtype_, .residual = residual_.data(), .added = index == 0 ? nullptr : projected_.data(),
-                           .weight = layer.attention_norm, .out = normed_.data(), .rows = tokens, .width = hidden,
-                           .epsilon = config_.rms_epsilon});
-    product(layer.qkv, normed_.data(), tokens, qkv_.data(), dtype_);
-    rope_write(stream_, {.dtype = dtype_, .q = qkv_.data(), .k = qkv_.data() + q_width, .v = qkv_.data() + q_width + kv_width,
-                         .stride = q_width + 2 * kv_width, .tokens = tokens, .heads = config_.heads, .q_norm = layer.q_norm,
-                         .k_norm = layer.k_norm, .norm_epsilon = config_.rms_epsilon, .rotary_dim = config_.rotary_dim,
-                         .pairs = config_.rope_pairs, .rope_table = rope_table_.data(), .positions = positions_.device.data(),
-                         .slots = slots_.device.data(), .kv = cache(index), .round = round});
-    attention(index, decode_sequences, plan, rows);
-    product(layer.o, attended_.data(), tokens, projected_.data(), dtype_);
-    add_rms_norm(stream_, {.dtype = dtype_, .residual = residual_.data(), .added = projected_.data(), .weight = layer.mlp_norm,
-                           .out = normed_.data(), .rows = tokens, .width = hidden, .epsilon = config_.rms_epsilon});
-    product(layer.gate_up, normed_.data(), tokens, gate_up_.data(), dtype_);
-    silu_mul(stream_, {.dtype = dtype_, .gate_up = gate_up_.data(), .out = activated_.data(), .rows = tokens, .width = config_.intermediate});
-    product(layer.down, activated_.data(), tokens, projected_.data(), dtype_);
+    launch_attention_inputs(index, sequences, false);
+    decode_attention(stream_, decode_args(index, sequences));
+    product(layer.o, attended_.data(), sequences, projected_.data(), dtype_);
+    launch_mlp(layer, residual_.data(), sequences);
   }
-  add_rms_norm(stream_, {.dtype = dtype_, .residual = residual_.data(), .added = projected_.data(), .weight = weights_.final_norm,
-                         .out = normed_.data(), .rows = tokens, .width = hidden, .epsilon = config_.rms_epsilon});
+  launch_final_norm(residual_.data(), sequences);
+  launch_head(normed_.data(), sequences);
+}
+
+// Past the last layer's attention only the rows whose logits are wanted matter: the others' last output projection and
+// feed-forward, a fortieth of a prompt's work, are left out.
+void CudaDecoder::launch_mixed(const StepRows& rows, const AttentionPlan& plan) {
+  const auto tokens = static_cast<std::int64_t>(rows.tokens.size()), outputs = static_cast<std::int64_t>(rows.logit_rows.size());
+  embed(stream_, {.dtype = dtype_, .embedding = weights_.embedding, .tokens = tokens_.device.data(), .out = residual_.data(),
+                  .rows = tokens, .width = config_.hidden});
+  if (plan.decode_sequences > 0) decode_attention_plan(stream_, decode_args(0, plan.decode_sequences));
+  for (std::int64_t index = 0; index < config_.layers; ++index) {
+    const DeviceLayer& layer = weights_.layers[static_cast<std::size_t>(index)];
+    launch_attention_inputs(index, tokens, plan.any(Route::fresh));
+    const bool last = index + 1 == config_.layers && !rows.keep_all;
+    if (last && outputs == 0) return;
+    if (plan.decode_sequences > 0) decode_attention(stream_, decode_args(index, plan.decode_sequences));
+    launch_prefill_attention(index, rows, plan);
+    if (last) {
+      const std::int64_t q_width = config_.heads * config_.head_dim;
+      gather_rows(attended_.data(), q_width, outputs, last_rows_.data());
+      gather_rows(residual_.data(), config_.hidden, outputs, last_residual_.data());
+      product(layer.o, last_rows_.data(), outputs, projected_.data(), dtype_);
+      launch_mlp(layer, last_residual_.data(), outputs);
+      launch_final_norm(last_residual_.data(), outputs);
+      return launch_head(normed_.data(), outputs);
+    }
+    product(layer.o, attended_.data(), tokens, projected_.data(), dtype_);
+    launch_mlp(layer, residual_.data(), tokens);
+  }
+  launch_final_norm(residual_.data(), tokens);
+  if (outputs == 0) return;
+  gather_rows(normed_.data(), config_.hidden, outputs, last_rows_.data());
+  launch_head(last_rows_.data(), outputs);
+}
+
+// The staged logit rows of `from`, one after another.
+void CudaDecoder::gather_rows(const std::uint16_t* from, std::int64_t width, std::int64_t rows, std::uint16_t* to) {
+  embed(stream_, {.dtype = dtype_, .embedding = from, .tokens = logit_rows_.device.data(), .out = to, .rows = rows, .width = width});
 }
 
 DecodeAttentionArgs CudaDecoder::decode_args(std::int64_t layer, std::int64_t sequences) {
@@ -352,15 +439,13 @@ DecodeAttentionArgs CudaDecoder::decode_args(std::int64_t layer, std::int64_t se
           .contexts = contexts_.device.data(), .sequences = sequences, .rows = 1, .workspace = decode_workspace_.data()};
 }
 
-void CudaDecoder::attention(std::int64_t layer, std::int64_t decode_sequences, const AttentionPlan* plan, const StepRows* rows) {
-  if (decode_sequences > 0) decode_attention(stream_, decode_args(layer, decode_sequences));
-  if (plan == nullptr) return;
+void CudaDecoder::launch_prefill_attention(std::int64_t layer, const StepRows& rows, const AttentionPlan& plan) {
   const std::int64_t q_width = config_.heads * config_.head_dim, kv_width = config_.kv_heads * config_.head_dim;
   for (const Route route : {Route::fresh, Route::gather, Route::plain}) {
     std::vector<PrefillSequence> sequences;
-    for (const RoutedSequence& routed : plan->routed) {
+    for (const RoutedSequence& routed : plan.routed) {
       if (routed.route != route) continue;
-      const AttentionSequence& s = rows->sequences[static_cast<std::size_t>(routed.sequence)];
+      const AttentionSequence& s = rows.sequences[static_cast<std::size_t>(routed.sequence)];
       sequences.push_back({.first_row = s.first_row, .rows = s.rows, .context = s.context, .table_row = routed.sequence});
     }
     if (sequences.empty()) continue;
@@ -376,16 +461,10 @@ void CudaDecoder::attention(std::int64_t layer, std::int64_t decode_sequences, c
   }
 }
 
-// Logits and samples of `rows` rows: the staged logit rows, or all rows in order.
-void CudaDecoder::launch_head(std::int64_t rows, bool all_rows) {
-  const void* x = normed_.data();
-  if (!all_rows) {
-    embed(stream_, {.dtype = dtype_, .embedding = normed_.data(), .tokens = logit_rows_.device.data(), .out = head_rows_.data(),
-                    .rows = rows, .width = config_.hidden});
-    x = head_rows_.data();
-  }
-  product(weights_.head, x, rows, logits_.data(), DType::f32);
-  sample(stream_, {.logits = logits_.data(), .rows = rows, .vocabulary = config_.vocabulary, .rows_sampling = sampling_.device.data(),
+// Logits and samples of `count` rows of final hidden states.
+void CudaDecoder::launch_head(const std::uint16_t* rows, std::int64_t count) {
+  product(weights_.head, rows, count, logits_.data(), DType::f32);
+  sample(stream_, {.logits = logits_.data(), .rows = count, .vocabulary = config_.vocabulary, .rows_sampling = sampling_.device.data(),
                    .tokens = sampled_.data(), .workspace = sample_workspace_.data()});
 }
 

@@ -18,6 +18,7 @@ void StepRows::clear() {
   slots.clear();
   sequences.clear();
   logit_rows.clear();
+  keep_all = false;
 }
 
 Decoder::Decoder(const LoadedModel& model,
@@ -30,6 +31,7 @@ Decoder::Decoder(const LoadedModel& model,
       residual_(max_tokens * config_.hidden, "the residual stream"),
       normed_(std::max(max_tokens, max_logit_rows) * config_.hidden, "normalised activations"),
       qkv_(max_tokens * (config_.heads + 2 * config_.kv_heads) * config_.head_dim, "queries, keys and values"),
+      angles_(max_tokens * config_.rotary_dim, "rotary angles"),
       attended_(max_tokens * config_.heads * config_.head_dim, "attention outputs"),
       gate_(max_tokens * config_.intermediate, "feed-forward activations"),
       up_(max_tokens * config_.intermediate, "feed-forward activations"),
@@ -39,8 +41,8 @@ Decoder::Decoder(const LoadedModel& model,
       max_logit_rows_(max_logit_rows) {}
 
 std::int64_t Decoder::scratch_bytes() const {
-  return residual_.bytes() + normed_.bytes() + qkv_.bytes() + attended_.bytes() + gate_.bytes() +
-         up_.bytes() + logits_.bytes() + workspace_.bytes();
+  return residual_.bytes() + normed_.bytes() + qkv_.bytes() + angles_.bytes() + attended_.bytes() +
+         gate_.bytes() + up_.bytes() + logits_.bytes() + workspace_.bytes();
 }
 
 std::span<const float> Decoder::forward(const Stream& stream, const StepRows& rows, KvPool& pool) {
@@ -49,6 +51,8 @@ std::span<const float> Decoder::forward(const Stream& stream, const StepRows& ro
   stream.workers->parallel_for(tokens, [&](std::int64_t row, int) {
     dequantize_row(weights_.embedding, rows.tokens[row], residual_.data() + row * config_.hidden);
   });
+  rope_angles(stream, {.positions = rows.positions, .inverse_frequencies = config_.inverse_frequencies.data(),
+                       .rotary_dim = config_.rotary_dim, .magnitude = config_.rope_magnitude, .angles = angles_.data()});
   for (std::int64_t layer = 0; layer < config_.layers; ++layer) {
     attention_block(stream, weights_.layers[layer], layer, rows, pool);
     mlp_block(stream, weights_.layers[layer], tokens);
@@ -82,9 +86,8 @@ void Decoder::attention_block(const Stream& stream,
       rms_norm(stream, {.x = x, .x_stride = head_dim, .weight = norm, .out = x, .out_stride = head_dim,
                         .rows = tokens * heads, .width = head_dim, .epsilon = config_.rms_epsilon});
     }
-    rope(stream, {.x = x, .token_stride = heads * head_dim, .heads = heads, .head_dim = head_dim,
-                  .rotary_dim = config_.rotary_dim, .pairs = config_.rope_pairs, .magnitude = config_.rope_magnitude,
-                  .inverse_frequencies = config_.inverse_frequencies.data(), .positions = rows.positions});
+    rope(stream, {.x = x, .tokens = tokens, .token_stride = heads * head_dim, .heads = heads, .head_dim = head_dim,
+                  .rotary_dim = config_.rotary_dim, .pairs = config_.rope_pairs, .angles = angles_.data()});
   };
   norm_heads_and_rotate(q, config_.heads, layer.q_norm);
   norm_heads_and_rotate(k, config_.kv_heads, layer.k_norm);

@@ -21,6 +21,7 @@ struct StepRows {
   std::vector<std::int64_t> slots;      // [T], where each row's K and V go
   std::vector<AttentionSequence> sequences;
   std::vector<std::int64_t> logit_rows;  // [R] rows of T whose logits are wanted
+  bool keep_all = false;                 // other rows' logits will be asked for after the forward
 
   void clear();
 };
@@ -58,6 +59,7 @@ class Decoder {
   Buffer<float> residual_;   // [T, hidden]
   Buffer<float> normed_;     // [max(T, R), hidden]
   Buffer<float> qkv_;        // q [T, H·D], k [T, G·D], v [T, G·D], one after another
+  Buffer<float> angles_;     // RoPE's, [T, rotary_dim]
   Buffer<float> attended_;   // [T, H·D]
   Buffer<float> gate_;       // [T, intermediate]
   Buffer<float> up_;         // [T, intermediate]

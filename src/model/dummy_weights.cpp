@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/dtype.h"
-#include "base/error.h"
+#include "base/option_error.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "model/tensor_source.h"
@@ -42,7 +42,7 @@ class DummySource final : public TensorSource {
   DummySource(const ModelConfig& config, DType type, std::uint64_t seed, float scale)
       : config_(config), type_(type), seed_(seed), scale_(scale) {
     if (!std::isfinite(scale) || scale < 0)
-      fail("dummy weights: wanted a scale of 0 or more, found {}", scale);
+      refuse_option("dummy weights: wanted a scale of 0 or more, found {}", scale);
     if (type_ == DType::f32) return;
     for (std::uint32_t code = 0; code < steps_.size(); ++code) {
       const float value = scale * (static_cast<float>(code) * 0x1p-15f - 1);

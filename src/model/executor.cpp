@@ -4,6 +4,8 @@
 #include "kernels/cpu_features.h"
 #ifdef KEEL_CUDA
 #include "device/cuda.h"
+#include "kernels/paged_attention/decode_cuda.h"
+#include "kernels/paged_attention/prefill_cuda.h"
 #include "model/cuda_decoder.h"
 #endif
 
@@ -51,6 +53,27 @@ PageMemory page_memory(Device device) {
           .release = [](void* memory, std::size_t) { cuda::release(cuda::MemoryKind::device, memory); }};
 }
 
+std::vector<CudaCell> cuda_cells() {
+  std::vector<CudaCell> cells;
+  for (const KvFormat format : {KvFormat{DType::f16, DType::f16}, {DType::f16, DType::e4m3}, {DType::e4m3, DType::e4m3}, {DType::f16, DType::u4},
+                                {DType::e4m3, DType::f16}, {DType::e4m3, DType::u4}}) {
+    for (const std::int64_t head_dim : {64, 80, 96, 128, 256}) {
+      CudaCell cell{.format = format, .head_dim = head_dim, .decode = "", .native_prefill = "", .plain_prefill = ""};
+      try {
+        const KvLayout layout(format, {1, 8, head_dim, 16}, PageOrder::cuda);
+        const cuda::PrefillAttention prefill(layout, DType::f16, 32, 0, 0);
+        cell.decode = cuda::decode_attention_refusal(layout, DType::f16, 32);
+        cell.native_prefill = prefill.native_refusal();
+        cell.plain_prefill = prefill.plain_refusal();
+      } catch (const Error& refusal) {
+        cell.decode = cell.native_prefill = cell.plain_prefill = refusal.what();
+      }
+      cells.push_back(std::move(cell));
+    }
+  }
+  return cells;
+}
+
 std::int64_t device_cache_bytes(double utilization) {
   const std::int64_t total = cuda::find_device().info.memory_bytes, in_use = total - cuda::free_device_bytes();
   const auto allowed = static_cast<std::int64_t>(utilization * static_cast<double>(total));
@@ -70,6 +93,7 @@ Device choose_device(std::string_view name) {
 
 PageMemory page_memory(Device) { return kHostPageMemory; }
 std::int64_t device_cache_bytes(double) { return 0; }
+std::vector<CudaCell> cuda_cells() { return {}; }
 
 #endif
 

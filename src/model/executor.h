@@ -59,7 +59,7 @@ class Executor {
   virtual void bind(KvPool& pool) = 0;
   // `sampling`: [R], or empty for none. Results are valid until the next call.
   virtual StepResult forward(const StepRows& rows, std::span<const std::optional<DeviceSampling>> sampling) = 0;
-  // Logits of other rows of the last forward, at most max_logit_rows a call; valid until the next call.
+  // Logits of other rows of the last forward, which must have had keep_all, at most max_logit_rows a call; valid until the next call.
   virtual std::span<const float> logits(std::span<const std::int64_t> rows) = 0;
 
   virtual std::int64_t max_logit_rows() const = 0;
@@ -74,6 +74,14 @@ std::unique_ptr<Executor> make_executor(Device device,
                                         const KvLayout& layout,
                                         const ExecutorLimits& limits,
                                         WorkerPool& workers);
+
+// One row of CUDA's capability table, asked of the kernels themselves; empty where this build has no CUDA.
+struct CudaCell {
+  KvFormat format;  // 16 bits stand for the model's type, f16 or bf16
+  std::int64_t head_dim;
+  std::string decode, native_prefill, plain_prefill;  // refusals; empty = served
+};
+std::vector<CudaCell> cuda_cells();
 
 // What the KV cache may take when its user named no size: of the device's memory `utilization`, less what is in use. CUDA only.
 std::int64_t device_cache_bytes(double utilization);

@@ -166,6 +166,15 @@ TEST(HfConfig, RefusesFilesThatAreNoObject) {
   expect_parts(error_of([&] { read_hf_config(absent); }), {absent.string()});
 }
 
+// Naming such a value in a message would take more stack than there is.
+TEST(HfConfig, RefusesDeepValues) {
+  std::string config = kLlamaConfig.dump();
+  config.insert(1, "\"hidden_size\":" + std::string(200'000, '[') + std::string(200'000, ']') + ",");
+  const TempFolder folder;
+  const std::string message = error_of([&] { read_hf_config(folder.write("config.json", config)); });
+  expect_parts(message, {"config.json", "nested deeper"});
+}
+
 TEST(HfConfig, MatchesTransformersFrequencies) {
   ASSERT_EQ(kRopeGolden.size(), 6u);
   for (const RopeGolden& golden : kRopeGolden) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "files/mapped_file.h"
 #include "files/printable.h"
 
@@ -30,12 +31,9 @@ JsonObject JsonObject::read(const std::filesystem::path& path) {
          kMaxFileBytes,
          file.bytes().size());
   }
-  const auto* text = reinterpret_cast<const char*>(file.bytes().data());
-  try {
-    return JsonObject(path.string(), Json::parse(text, text + file.bytes().size()));
-  } catch (const Json::exception& error) {
-    fail("{}: not valid JSON: {}", path.string(), error.what());
-  }
+  const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+  if (const auto problem = json_problem(text)) fail("{}: {}", path.string(), *problem);
+  return JsonObject(path.string(), Json::parse(text));
 }
 
 JsonObject::JsonObject(std::string label, Json object)

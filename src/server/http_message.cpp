@@ -37,6 +37,10 @@ Reply::Reply(Connection connection, const HttpHeader& request, bool keep_alive)
       keep_alive_(keep_alive) {}
 
 asio::awaitable<void> Reply::write(std::string_view bytes) {
+  // Most writes fit the socket's buffer, and then nothing need wait.
+  boost::system::error_code error;
+  bytes.remove_prefix(connection_.socket.write_some(asio::buffer(bytes.data(), bytes.size()), error));
+  if (bytes.empty()) co_return;
   connection_.deadline = std::chrono::steady_clock::now() + connection_.write_patience;
   co_await asio::async_write(connection_.socket, asio::buffer(bytes.data(), bytes.size()), asio::use_awaitable);
   connection_.deadline = std::chrono::steady_clock::time_point::max();

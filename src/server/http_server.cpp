@@ -38,17 +38,20 @@ void HttpServer::listen(const std::string& host, std::uint16_t port) {
 }
 
 asio::awaitable<void> HttpServer::accept() {
+  bool told = false;
   while (acceptor_.is_open()) {
     boost::system::error_code error;
     tcp::socket socket = co_await acceptor_.async_accept(asio::redirect_error(asio::use_awaitable, error));
     if (error == asio::error::operation_aborted || !acceptor_.is_open()) co_return;
     if (error) {  // most likely no file descriptor is free: wait for connections to end
-      log_warning("cannot accept a connection: {}", error.message());
+      if (!std::exchange(told, true)) log_warning("cannot accept connections, they wait: {}", error.message());
       asio::steady_timer pause(io_, std::chrono::milliseconds(100));
       co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, error));
       continue;
     }
+    told = false;
     socket.set_option(tcp::no_delay(true), error);
+    socket.non_blocking(true, error);
     socket.set_option(asio::socket_base::send_buffer_size(limits_.send_buffer_bytes), error);
     const auto session = std::make_shared<HttpSession>(*this, std::move(socket));
     sessions_.insert(session.get());

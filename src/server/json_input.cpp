@@ -4,20 +4,10 @@
 
 #include <cmath>
 
+#include "base/json.h"
+
 namespace keel {
 namespace {
-
-constexpr std::size_t kLongestQuote = 200;  // bytes of a client's text repeated in a message
-
-std::string shortened(std::string text) {
-  if (text.size() > kLongestQuote) {
-    std::size_t end = kLongestQuote;
-    while (end > 0 && (text[end] & 0xC0) == 0x80) --end;  // between characters
-    text.resize(end);
-    text += "…";
-  }
-  return text;
-}
 
 [[noreturn]] void wrong(const std::string& path, std::string_view wanted, const Json& found) {
   refuse(path, fmt::format("{}: wanted {}, found {}", path, wanted, describe(found)));
@@ -30,52 +20,10 @@ std::string interval(std::int64_t least, std::int64_t most) {
   return fmt::format("an integer in [{}, {}]", least, most);
 }
 
-// A first pass that builds nothing: the library's own way to bound a parse (a callback) looks at every element of an
-// array again after each, which is quadratic.
-class Bounds : public nlohmann::json_sax<Json> {
- public:
-  bool null() override { return true; }
-  bool boolean(bool) override { return true; }
-  bool number_integer(number_integer_t) override { return true; }
-  bool number_unsigned(number_unsigned_t) override { return true; }
-  bool number_float(number_float_t, const string_t&) override { return true; }
-  bool string(string_t&) override { return true; }
-  bool binary(binary_t&) override { return true; }
-  bool start_object(std::size_t) override { return open(); }
-  bool end_object() override { return close(); }
-  bool start_array(std::size_t) override { return open(); }
-  bool end_array() override { return close(); }
-
-  bool key(string_t&) override {
-    if (++keys_.back() > kMaxJsonKeys) refuse("", fmt::format("a JSON object with more than {} keys", kMaxJsonKeys));
-    return true;
-  }
-
-  bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception& error) override {
-    std::string what = error.what();  // "[json.exception.parse_error.101] parse error at line 1, column 5: …"
-    if (const auto end = what.find("] "); end != std::string::npos) what.erase(0, end + 2);
-    refuse("", "malformed JSON: " + shortened(std::move(what)));
-  }
-
- private:
-  bool open() {
-    if (keys_.size() >= kMaxJsonDepth) refuse("", fmt::format("JSON nested deeper than {} levels", kMaxJsonDepth));
-    keys_.push_back(0);
-    return true;
-  }
-  bool close() {
-    keys_.pop_back();
-    return true;
-  }
-
-  std::vector<int> keys_;  // seen so far, of each container that is open
-};
-
 }  // namespace
 
 Json parse_json(std::string_view text) {
-  Bounds bounds;
-  Json::sax_parse(text, &bounds);
+  if (const auto problem = json_problem(text, {.depth = kMaxJsonDepth, .keys = kMaxJsonKeys})) refuse("", *problem);
   return Json::parse(text);
 }
 

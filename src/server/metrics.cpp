@@ -38,6 +38,9 @@ Metrics::Metrics(const Attestation& attestation, const std::string& model_name, 
   token_time_ = &histogram("request_time_per_output_token_seconds", "Mean time per token after the first, per choice",
                            kTokenSeconds);
   whole_ = &histogram("e2e_request_latency_seconds", "Time from submission to the last token", kRequestSeconds);
+  queue_ = &histogram("request_queue_time_seconds", "Time from submission until a choice first runs", kRequestSeconds);
+  prefill_ = &histogram("request_prefill_time_seconds", "Time from when a choice first runs to its first token", kRequestSeconds);
+  inference_ = &histogram("request_inference_time_seconds", "Time from when a choice first runs to its last token", kRequestSeconds);
   decode_ = &histogram("request_decode_time_seconds", "Time from the first token to the last", kRequestSeconds);
   const auto bounds = token_bounds(attestation.max_model_len);
   prompt_tokens_ = &histogram("request_prompt_tokens", "Prompt tokens of a finished choice", bounds);
@@ -57,6 +60,7 @@ void Metrics::describe_engine(const Attestation& attestation) {
          {"num_blocks", std::to_string(attestation.pages)},
          {"pool_bytes", std::to_string(attestation.pool_bytes)},
          {"weights_format", attestation.weights_format},
+         {"device", attestation.device},
          {"cpu_target", attestation.cpu_target},
          {"version", kVersion}})
       .Set(1);
@@ -88,7 +92,10 @@ void Metrics::http_request(std::string_view path, std::string_view method, unsig
 }
 
 void Metrics::finished(const ChoiceTimes& times) {
-  whole_->Observe(times.whole);
+  whole_->Observe(times.whole());
+  queue_->Observe(times.queue);
+  prefill_->Observe(times.prefill);
+  inference_->Observe(times.inference());
   decode_->Observe(times.decode);
   prompt_tokens_->Observe(static_cast<double>(times.prompt_tokens));
   generation_tokens_->Observe(static_cast<double>(times.generation_tokens));
@@ -121,6 +128,11 @@ std::string Metrics::text(const EngineStats& stats) {
   total("engine_steps_total", "Forward passes", stats.steps);
   total("engine_rows_total", "Rows computed, by kind", stats.prefill_rows, {{"kind", "prefill"}});
   total("engine_rows_total", "Rows computed, by kind", stats.decode_rows, {{"kind", "decode"}});
+  for (const auto& [route, rows] : stats.routes) {  // "route: reason"
+    const std::size_t colon = route.find(": ");
+    total("attention_rows_total", "Rows of attention, by the way they took on a device with several, and why", rows,
+          {{"route", route.substr(0, colon)}, {"reason", route.substr(colon + 2)}});
+  }
   for (const auto& [reason, count] : stats.finished) {
     total("request_success_total", "Finished choices, by reason", count, {{"finished_reason", reason}});
   }

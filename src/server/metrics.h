@@ -16,8 +16,11 @@ namespace keel {
 
 // One choice's times, in seconds.
 struct ChoiceTimes {
-  double whole = 0;   // submission to last token
-  double decode = 0;  // first token to last
+  double queue = 0;      // submission until it first ran
+  double prefill = 0;    // from then to the first token
+  double decode = 0;     // first token to last
+  double inference() const { return prefill + decode; }
+  double whole() const { return queue + inference(); }
   std::int64_t prompt_tokens = 0;
   std::int64_t generation_tokens = 0;
 };
@@ -47,7 +50,10 @@ class Metrics {
   prometheus::Histogram* first_token_;
   prometheus::Histogram* next_token_;
   prometheus::Histogram* whole_;
+  prometheus::Histogram* queue_;
+  prometheus::Histogram* prefill_;
   prometheus::Histogram* decode_;
+  prometheus::Histogram* inference_;
   prometheus::Histogram* token_time_;
   prometheus::Histogram* prompt_tokens_;
   prometheus::Histogram* generation_tokens_;

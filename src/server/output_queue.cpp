@@ -37,7 +37,7 @@ asio::awaitable<std::vector<OutputQueue::Item>> OutputQueue::take(std::chrono::m
   {
     const std::lock_guard lock(mutex_);
     taken.swap(items_);
-    waiting_ = taken.empty() && ended_.empty();
+    waiting_ = taken.empty() && !ended_;
     if (!waiting_) co_return taken;
   }
   boost::system::error_code error;
@@ -49,8 +49,8 @@ asio::awaitable<std::vector<OutputQueue::Item>> OutputQueue::take(std::chrono::m
   co_return taken;
 }
 
-void OutputQueue::end(std::string reason) {
-  ended_ = std::move(reason);
+void OutputQueue::end(ApiError reason) {
+  if (!ended_) ended_ = std::move(reason);
   arrival_.cancel();
 }
 

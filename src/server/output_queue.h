@@ -8,10 +8,11 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <string>
+#include <optional>
 #include <vector>
 
 #include "engine/request.h"
+#include "server/openai/errors.h"
 
 namespace keel {
 
@@ -31,16 +32,16 @@ class OutputQueue : public std::enable_shared_from_this<OutputQueue> {
 
   // The connections' thread. Waits for at least one output; nothing after `timeout`.
   boost::asio::awaitable<std::vector<Item>> take(std::chrono::milliseconds timeout);
-  // The connections' thread: no more will come, because of `reason`.
-  void end(std::string reason);
-  const std::string& ended() const { return ended_; }
+  // The connections' thread: no more will come, because of `reason`. The first reason stays.
+  void end(ApiError reason);
+  const std::optional<ApiError>& ended() const { return ended_; }
 
  private:
   boost::asio::io_context& io_;
   const std::size_t limit_;
   const std::function<void()> overflow_;
   boost::asio::steady_timer arrival_;  // cancelled to wake the waiting side
-  std::string ended_;
+  std::optional<ApiError> ended_;
 
   std::mutex mutex_;
   std::vector<Item> items_;  // guarded by mutex_, like the two below

@@ -61,6 +61,7 @@ struct Server::Parts {
 
   void add_routes();
   void drive_engine();
+  void engine_failed(const std::string& reason);
   void begin_drain(std::chrono::milliseconds timeout);
   void end_requests();
   void await_signal();
@@ -124,7 +125,7 @@ void Server::Parts::add_routes() {
   router.add({http::verb::post, "/detokenize", converting(detokenize)});
 }
 
-void Server::Parts::drive_engine() {
+void Server::Parts::drive_engine() try {
   while (true) {
     if (api.engine.has_work()) {
       api.engine.step();
@@ -136,6 +137,16 @@ void Server::Parts::drive_engine() {
       api.engine.wait_for_work(std::chrono::milliseconds(100));
     }
   }
+} catch (const std::exception& error) {
+  asio::post(io, [this, reason = std::string(error.what())] { engine_failed(reason); });
+}
+
+// Nothing is known of the engine's state any more, so nobody can be served: the clients are told, then the server ends.
+void Server::Parts::engine_failed(const std::string& reason) {
+  log_line("error", fmt::format("the engine failed and the server ends: {}", reason));
+  cut_short = true;
+  for (OutputQueue* queue : api.open) queue->end({500, "the engine failed: " + reason});
+  begin_drain(std::chrono::seconds(1));
 }
 
 // On the connections' thread, like the next.
@@ -174,7 +185,7 @@ void Server::Parts::end_requests() {
     cut_short = true;
     log_warning("cancelling {} requests that outlast the drain", api.open.size());
   }
-  for (OutputQueue* queue : api.open) queue->end("the request was cancelled: the server is shutting down");
+  for (OutputQueue* queue : api.open) queue->end({503, "the request was cancelled: the server is shutting down"});
   drain_timer.expires_after(std::chrono::seconds(1));
   drain_timer.async_wait([this](const boost::system::error_code& error) {
     if (!error) http.close_all();

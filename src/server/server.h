@@ -43,14 +43,15 @@ class Server {
   void drain();
   void drain(std::chrono::milliseconds timeout);
   void drain_on_signals();  // from now SIGTERM and SIGINT drain; a second one ends the process at once
-  bool wait();  // returns when drained; false when requests had to be cancelled
+  bool wait();  // returns when drained; false when requests had to be cancelled or the engine failed
 
  private:
   struct Parts;
   std::unique_ptr<Parts> parts_;
 };
 
-// Serves until SIGTERM or SIGINT, then drains; a second signal ends the process at once. Returns the exit code.
+// Serves until SIGTERM or SIGINT, then drains; a second signal ends the process at once. Returns the exit code: 0, or 1
+// where requests had to be cancelled or the engine failed.
 int run_server(Engine& engine, const ChatTemplate* chat_template, ServerOptions options);
 
 }  // namespace keel

@@ -25,6 +25,9 @@ std::optional<TokenId> named_token(const Tokenizer& tokenizer,
 BpeTokenizer::BpeTokenizer(BpeParts parts, const TokenizerConfig& config)
     : parts_(std::move(parts)), size_(parts_.vocabulary->size()) {
   for (const AddedToken& token : parts_.added_tokens) {
+    // Cut out of a text it would leave halves of characters, which nothing after it may be given.
+    if (!is_valid_utf8(token.text))
+      fail("{}: the added token {:?} of id {} is not UTF-8", parts_.description, token.text, token.id);
     const std::string& known = parts_.vocabulary->text(token.id);
     if (!known.empty() && known != token.text)
       fail("{}: the added token {:?} has the id {}, which is {:?} in the vocabulary",

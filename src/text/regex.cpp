@@ -66,6 +66,9 @@ void Regex::for_each_match(std::string_view text,
     if (code < 0) fail("the regular expression {} failed: {}", pattern_, error_text(code));
     const auto match_begin = static_cast<std::size_t>(region->beg[0]);
     const auto match_end = static_cast<std::size_t>(region->end[0]);
+    // \K within a look-around can put the beginning before the place searched from, or after the end.
+    if (match_begin < from || match_end < match_begin)
+      fail("the regular expression {} matches backwards, which is not supported", pattern_);
     if (match_begin == match_end && match_end == last_end) {
       if (from == text.size()) return;
       from += static_cast<std::size_t>(decode_utf8(text, from).length);

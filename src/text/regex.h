@@ -16,7 +16,8 @@ class Regex {
   Regex(std::string_view pattern, const std::string& where);
 
   // Calls visit(begin, end) for each match from left to right; none overlap, and no empty match follows a match.
-  // REQUIRES: text is UTF-8. Throws Error when the search exceeds its stack or retry limit.
+  // REQUIRES: text is UTF-8. Throws Error when the search exceeds its stack or retry limit,
+  // or a match goes backwards.
   void for_each_match(std::string_view text,
                       const std::function<void(std::size_t, std::size_t)>& visit) const;
 

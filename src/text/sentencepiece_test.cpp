@@ -6,7 +6,7 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "text/json_fields.h"
+#include "text/file_fields.h"
 #include "text/sentencepiece_tokenizer.h"
 
 namespace keel {

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "text/json_fields.h"
+#include "text/file_fields.h"
 #include "text/normalizer.h"
 #include "text/token_decoder.h"
 #include "text/unicode.h"

@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 #include "text/detokenizer.h"
-#include "text/json_fields.h"
+#include "text/file_fields.h"
 #include "text/sentencepiece_tokenizer.h"
 #include "text/tokenizer_config.h"
 #include "text/tokenizer_json.h"

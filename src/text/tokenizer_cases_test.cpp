@@ -5,7 +5,7 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "text/json_fields.h"
+#include "text/file_fields.h"
 #include "text/tokenizer.h"
 
 namespace keel {

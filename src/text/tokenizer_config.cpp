@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "text/json_fields.h"
+#include "text/file_fields.h"
 
 namespace keel {
 namespace {
@@ -12,18 +12,18 @@ namespace {
 using nlohmann::json;
 
 // "<s>" or {"content": "<s>", …}
-std::optional<std::string> token_text(const JsonFields& fields, const char* key) {
+std::optional<std::string> token_text(const FileFields& fields, const char* key) {
   if (!fields.has(key)) return std::nullopt;
   return fields.at(key).is_object() ? fields.inside(key).text("content") : fields.text(key);
 }
 
-std::string chat_template(const JsonFields& config) {
+std::string chat_template(const FileFields& config) {
   if (!config.has("chat_template")) return {};
   const json& value = config.at("chat_template");
   if (!value.is_array()) return config.text("chat_template");
   std::string names;
   for (const json& entry : value) {
-    const JsonFields named(entry, config.where + ", \"chat_template\"");
+    const FileFields named(entry, config.where + ", \"chat_template\"");
     if (named.text("name") == "default") return named.text("template");
     names += names.empty() ? "" : ", ";
     names += named.text("name");
@@ -43,7 +43,7 @@ TokenId id_from(const std::string& text, const std::string& where) {
 
 void read_main_file(const std::filesystem::path& path, TokenizerConfig& config) {
   const json document = parse_json(read_text_file(path), path.string());
-  const JsonFields fields(document, path.string());
+  const FileFields fields(document, path.string());
   config.source = path.string();
   config.bos_token = token_text(fields, "bos_token");
   config.eos_token = token_text(fields, "eos_token");
@@ -52,7 +52,7 @@ void read_main_file(const std::filesystem::path& path, TokenizerConfig& config) 
   config.chat_template = chat_template(fields);
   if (!fields.has("added_tokens_decoder")) return;
   for (const auto& [id, value] : fields.inside("added_tokens_decoder").object.items()) {
-    const JsonFields token(value, path.string() + ", \"added_tokens_decoder\", " + id);
+    const FileFields token(value, path.string() + ", \"added_tokens_decoder\", " + id);
     const bool special = token.flag_or("special", false);
     config.added_tokens.push_back({.id = id_from(id, path.string()),
                                    .text = token.text("content"),
@@ -73,7 +73,7 @@ TokenizerConfig read_tokenizer_config(const std::filesystem::path& folder) {
   const auto map_file = folder / "special_tokens_map.json";
   if (std::filesystem::exists(map_file)) {
     const json document = parse_json(read_text_file(map_file), map_file.string());
-    const JsonFields fields(document, map_file.string());
+    const FileFields fields(document, map_file.string());
     if (!config.bos_token) config.bos_token = token_text(fields, "bos_token");
     if (!config.eos_token) config.eos_token = token_text(fields, "eos_token");
   }

@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <map>
 
 #include "base/error.h"
 #include "text/bpe_tokenizer.h"
+#include "text/gguf_pre_tokenizer.h"
 
 namespace keel {
 namespace {
@@ -13,59 +13,6 @@ namespace {
 constexpr std::string_view kSpaceMark = "\xe2\x96\x81";  // ▁, U+2581
 
 enum TokenType : std::int64_t { kNormal = 1, kUnknown, kControl, kUserDefined, kUnused, kByte };
-
-// What one value of tokenizer.ggml.pre stands for: patterns that are applied one after the other, each isolating its
-// matches within the pieces so far.
-struct PreTokenizing {
-  std::vector<std::string_view> patterns;
-  bool ignore_merges = false;
-  bool adds_bos = false;  // where tokenizer.ggml.add_bos_token is silent
-  bool nfc = false;
-};
-
-constexpr std::string_view kLlama3Pattern =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr std::string_view kQwen2Pattern =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-
-const std::map<std::string, PreTokenizing, std::less<>>& known_pre_tokenizers() {
-  static const PreTokenizing kGpt2{.patterns = {kGpt2Pattern}};
-  static const PreTokenizing kSingleDigits{.patterns = {R"(\p{N})", kGpt2Pattern}};
-  static const PreTokenizing kLlama3{
-      .patterns = {kLlama3Pattern}, .ignore_merges = true, .adds_bos = true};
-  static const PreTokenizing kLlama3Merging{.patterns = {kLlama3Pattern}};
-  static const PreTokenizing kQwen2{.patterns = {kQwen2Pattern}};
-  static const std::map<std::string, PreTokenizing, std::less<>> known = {
-      {"default",
-       {.patterns = {R"([\p{P}\$\+<=>\^~\|]+)", kGpt2Pattern, R"(\p{N}+)", "[0-9][0-9][0-9]"}}},
-      {"gpt-2", kGpt2},
-      {"phi-2", kGpt2},
-      {"mpt", kGpt2},
-      {"olmo", kGpt2},
-      {"starcoder", kSingleDigits},
-      {"refact", kSingleDigits},
-      {"command-r", kSingleDigits},
-      {"smollm", kSingleDigits},
-      {"codeshell", kSingleDigits},
-      {"llama3", kLlama3},
-      {"llama-v3", kLlama3},
-      {"llama-bpe", kLlama3},
-      {"falcon3", kLlama3},
-      {"dbrx", kLlama3Merging},
-      {"smaug-bpe", kLlama3Merging},
-      {"qwen2", {.patterns = {kQwen2Pattern}, .nfc = true}},  // as the models' own tokenizer.json
-      {"stablelm2", kQwen2},
-      {"deepseek-r1-qwen", kQwen2},
-      {"deepseek-coder",
-       {.patterns = {R"([\r\n])",
-                     R"(\s?\p{L}+)",
-                     R"(\s?\p{P}+)",
-                     R"([\x{4e00}-\x{9fa5}\x{0800}-\x{4e00}\x{ac00}-\x{d7ff}]+)",
-                     R"(\p{N})"}}},
-      {"falcon", {.patterns = {R"([\p{P}\$\+<=>\^~\|`]+)", kGpt2Pattern, "[0-9][0-9][0-9]"}}},
-  };
-  return known;
-}
 
 // Ends of a turn that converters often leave "user-defined": never part of an answer's text.
 bool ends_a_turn(std::string_view text) {
@@ -129,20 +76,16 @@ void set_up_gpt2(const GgufFile& file, BpeParts& parts, bool& adds_bos) {
   const std::string* pre = file.string("tokenizer.ggml.pre");
   if (!pre)
     fail("{}: tokenizer.ggml.pre is missing, so how texts are split is unknown", file.label());
-  const auto known = known_pre_tokenizers().find(*pre);
-  if (known == known_pre_tokenizers().end())
-    fail("{}: tokenizer.ggml.pre {:?} is not supported", file.label(), *pre);
-  const PreTokenizing& splitting = known->second;
-  for (std::string_view pattern : splitting.patterns)
-    parts.pre_tokenizer.steps.emplace_back(
-        Split{Regex(pattern, file.label()), SplitBehavior::isolated});
-  if (splitting.nfc) parts.normalizer.steps.emplace_back(NormalForm::nfc);
+  const GgufPreTokenizer* splitting = find_gguf_pre_tokenizer(*pre);
+  if (!splitting) fail("{}: tokenizer.ggml.pre {:?} is not supported", file.label(), *pre);
+  parts.pre_tokenizer = splitting->pre_tokenizer(file.label());
+  if (splitting->nfc) parts.normalizer.steps.emplace_back(NormalForm::nfc);
   parts.decoder.steps.emplace_back(DecodeByteLevel{});
   parts.model = std::make_unique<BpeModel>(
       *parts.vocabulary,
       read_merges(file, *parts.vocabulary),
-      BpeModel::Options{.byte_level = true, .ignore_merges = splitting.ignore_merges});
-  adds_bos = splitting.adds_bos;
+      BpeModel::Options{.byte_level = true, .ignore_merges = splitting->ignore_merges});
+  adds_bos = splitting->adds_bos;
 }
 
 void set_up_llama(const GgufFile& file, const std::vector<std::int64_t>& types, BpeParts& parts) {

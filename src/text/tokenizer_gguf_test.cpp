@@ -130,6 +130,12 @@ Vocab by_scores() {
   return vocab;
 }
 
+TEST(GgufScores, RefusesAddedTokensThatCutCharacters) {
+  Vocab vocab = by_scores();
+  vocab.add("\xa9", 4);
+  EXPECT_THAT(vocab.error(), testing::AllOf(HasSubstr("made.gguf"), HasSubstr("not UTF-8")));
+}
+
 TEST(GgufScores, MergeTheHighestScoreFirst) {
   const auto tokenizer = by_scores().load();
   EXPECT_EQ(tokenizer->encode("ab", {}), Ids{8});

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "text/bpe_tokenizer.h"
-#include "text/json_fields.h"
+#include "text/file_fields.h"
 #include "text/tokenizer_json_steps.h"
 
 namespace keel {
@@ -14,8 +14,8 @@ using nlohmann::json;
 
 constexpr TokenId kMostTokens = 1 << 24;  // an id past it is a broken file, not a vocabulary
 
-std::unique_ptr<Vocabulary> read_vocabulary(const JsonFields& model) {
-  const JsonFields vocab = model.inside("vocab");
+std::unique_ptr<Vocabulary> read_vocabulary(const FileFields& model) {
+  const FileFields vocab = model.inside("vocab");
   TokenId size = 0;
   for (const auto& [text, id] : vocab.object.items()) {
     if (!id.is_number_integer() || id.get<std::int64_t>() < 0 ||
@@ -49,7 +49,7 @@ std::pair<std::string, std::string> merge_parts(const json& merge, const std::st
        merge.dump(-1, ' ', false, json::error_handler_t::replace));
 }
 
-MergeTable read_merges(const JsonFields& model, const Vocabulary& vocabulary) {
+MergeTable read_merges(const FileFields& model, const Vocabulary& vocabulary) {
   const std::string where = model.where + ", \"merges\"";
   const json& list = model.array("merges");
   MergeTable merges(list.size());
@@ -67,13 +67,13 @@ MergeTable read_merges(const JsonFields& model, const Vocabulary& vocabulary) {
   return merges;
 }
 
-void require_absent(const JsonFields& fields, const char* key) {
+void require_absent(const FileFields& fields, const char* key) {
   if (fields.has(key) && fields.at(key) != json("") && fields.at(key) != json(0.0))
     fail("{}: \"{}\" {} is not supported", fields.where, key, fields.at(key).dump());
 }
 
-void read_model(const JsonFields& document, BpeParts& parts, bool byte_level) {
-  const JsonFields model = document.inside("model");
+void read_model(const FileFields& document, BpeParts& parts, bool byte_level) {
+  const FileFields model = document.inside("model");
   // Old files leave the type out; only BPE has merges.
   const std::string type = model.text_or("type", model.has("merges") ? "BPE" : "unnamed");
   if (type != "BPE") fail("{}: the type {:?} is not supported (BPE is)", model.where, type);
@@ -94,10 +94,10 @@ void read_model(const JsonFields& document, BpeParts& parts, bool byte_level) {
       std::make_unique<BpeModel>(*parts.vocabulary, read_merges(model, *parts.vocabulary), options);
 }
 
-void read_added_tokens(const JsonFields& document, const TokenizerConfig& config, BpeParts& parts) {
+void read_added_tokens(const FileFields& document, const TokenizerConfig& config, BpeParts& parts) {
   if (document.has("added_tokens")) {
     for (const json& entry : document.array("added_tokens")) {
-      const JsonFields token(entry, document.where + ", \"added_tokens\"");
+      const FileFields token(entry, document.where + ", \"added_tokens\"");
       const std::int64_t id = token.integer("id");
       if (id < 0 || id >= kMostTokens)
         fail("{}: {:?} has the id {}", token.where, token.text("content"), id);
@@ -139,7 +139,7 @@ std::unique_ptr<Tokenizer> parse_tokenizer_json(const std::string& label,
                                                 std::string_view text,
                                                 const TokenizerConfig& config) {
   const json root = parse_json(text, label);
-  const JsonFields document(root, label);
+  const FileFields document(root, label);
   require_absent(document, "truncation");
   require_absent(document, "padding");
 

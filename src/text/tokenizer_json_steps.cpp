@@ -13,27 +13,27 @@ constexpr std::string_view kSpaceMark = "\xe2\x96\x81";  // ▁, U+2581
 
 // Calls visit(step) for the object itself, or in order for what its (nested) Sequence holds.
 template <class Visit>
-void for_each_step(const JsonFields& fields, const char* list, const Visit& visit, int depth = 0) {
+void for_each_step(const FileFields& fields, const char* list, const Visit& visit, int depth = 0) {
   constexpr int kDeepest = 8;
   if (fields.text("type") != "Sequence") return visit(fields);
   if (depth == kDeepest) fail("{}: more than {} Sequences in each other", fields.where, kDeepest);
   for (const json& entry : fields.array(list))
-    for_each_step(JsonFields(entry, fields.where), list, visit, depth + 1);
+    for_each_step(FileFields(entry, fields.where), list, visit, depth + 1);
 }
 
-[[noreturn]] void refuse(const JsonFields& step) {
+[[noreturn]] void refuse(const FileFields& step) {
   fail("{}: the type {:?} is not supported", step.where, step.text("type"));
 }
 
-std::variant<std::string, Regex> read_pattern(const JsonFields& step) {
-  const JsonFields pattern = step.inside("pattern");
+std::variant<std::string, Regex> read_pattern(const FileFields& step) {
+  const FileFields pattern = step.inside("pattern");
   if (pattern.has("Regex")) return Regex(pattern.text("Regex"), pattern.where);
   std::string text = pattern.text("String");
   if (text.empty()) fail("{}: an empty string", pattern.where);
   return text;
 }
 
-SplitBehavior read_behavior(const JsonFields& step, const char* otherwise) {
+SplitBehavior read_behavior(const FileFields& step, const char* otherwise) {
   static const std::map<std::string, SplitBehavior> kBehaviors = {
       {"Removed", SplitBehavior::removed},
       {"Isolated", SplitBehavior::isolated},
@@ -46,14 +46,14 @@ SplitBehavior read_behavior(const JsonFields& step, const char* otherwise) {
   return found->second;
 }
 
-std::string read_replacement(const JsonFields& step) {
+std::string read_replacement(const FileFields& step) {
   std::string text = step.text_or("replacement", std::string(kSpaceMark));
   if (text.empty() || decode_utf8(text, 0).length != static_cast<int>(text.size()))
     fail("{}: the replacement {:?} is not one character", step.where, text);
   return text;
 }
 
-Metaspace::Prepending read_prepending(const JsonFields& step) {
+Metaspace::Prepending read_prepending(const FileFields& step) {
   // Files older than prepend_scheme have add_prefix_space alone.
   const std::string scheme =
       step.text_or("prepend_scheme", step.flag_or("add_prefix_space", true) ? "always" : "never");
@@ -63,7 +63,7 @@ Metaspace::Prepending read_prepending(const JsonFields& step) {
   fail("{}: the prepend_scheme {:?} is not supported", step.where, scheme);
 }
 
-std::size_t read_count(const JsonFields& step, const char* key) {
+std::size_t read_count(const FileFields& step, const char* key) {
   const std::int64_t count = step.integer(key);
   if (count < 0) fail("{}: \"{}\" is {}", step.where, key, count);
   return static_cast<std::size_t>(count);
@@ -71,12 +71,12 @@ std::size_t read_count(const JsonFields& step, const char* key) {
 
 }  // namespace
 
-void read_normalizer(const JsonFields& fields, Normalizer& normalizer) {
+void read_normalizer(const FileFields& fields, Normalizer& normalizer) {
   static const std::map<std::string, NormalForm> kForms = {{"NFC", NormalForm::nfc},
                                                            {"NFD", NormalForm::nfd},
                                                            {"NFKC", NormalForm::nfkc},
                                                            {"NFKD", NormalForm::nfkd}};
-  for_each_step(fields, "normalizers", [&](const JsonFields& step) {
+  for_each_step(fields, "normalizers", [&](const FileFields& step) {
     const std::string type = step.text("type");
     if (const auto form = kForms.find(type); form != kForms.end()) {
       normalizer.steps.emplace_back(form->second);
@@ -95,10 +95,10 @@ void read_normalizer(const JsonFields& fields, Normalizer& normalizer) {
   });
 }
 
-bool read_pre_tokenizer(const JsonFields& fields, PreTokenizer& pre_tokenizer) {
+bool read_pre_tokenizer(const FileFields& fields, PreTokenizer& pre_tokenizer) {
   bool byte_level = false;
   auto& steps = pre_tokenizer.steps;
-  for_each_step(fields, "pretokenizers", [&](const JsonFields& step) {
+  for_each_step(fields, "pretokenizers", [&](const FileFields& step) {
     const std::string type = step.text("type");
     if (byte_level) fail("{}: {} after ByteLevel is not supported", step.where, type);
     if (type == "Split") {
@@ -125,9 +125,10 @@ bool read_pre_tokenizer(const JsonFields& fields, PreTokenizer& pre_tokenizer) {
   return byte_level;
 }
 
-void read_decoder(const JsonFields& fields, TokenDecoder& decoder) {
+void read_decoder(const FileFields& fields, TokenDecoder& decoder) {
   bool fused = false;  // what follows sees the whole text, where keel sees one token
-  for_each_step(fields, "decoders", [&](const JsonFields& step) {
+  bool bytes = false;  // what follows sees single bytes of characters
+  for_each_step(fields, "decoders", [&](const FileFields& step) {
     const std::string type = step.text("type");
     if (type == "Fuse") {
       fused = true;
@@ -147,10 +148,15 @@ void read_decoder(const JsonFields& fields, TokenDecoder& decoder) {
       fail("{}: {} after Fuse is not supported", step.where, type);
     } else if (type == "ByteLevel") {
       decoder.steps.emplace_back(DecodeByteLevel{});
+      bytes = true;
     } else if (type == "ByteFallback") {
       decoder.steps.emplace_back(DecodeByteFallback{});
+      bytes = true;
     } else if (type == "Replace") {
-      decoder.steps.emplace_back(Replace{read_pattern(step), step.text("content")});
+      Replace replace{read_pattern(step), step.text("content")};
+      if (bytes && std::holds_alternative<Regex>(replace.pattern))
+        fail("{}: Replace by a regular expression after bytes is not supported", step.where);
+      decoder.steps.emplace_back(std::move(replace));
     } else if (type == "Metaspace") {
       decoder.steps.emplace_back(DecodeMetaspace{
           read_replacement(step), read_prepending(step) != Metaspace::Prepending::never});
@@ -160,23 +166,23 @@ void read_decoder(const JsonFields& fields, TokenDecoder& decoder) {
   });
 }
 
-Surroundings read_post_processor(const JsonFields& fields) {
+Surroundings read_post_processor(const FileFields& fields) {
   Surroundings around;
-  for_each_step(fields, "processors", [&](const JsonFields& step) {
+  for_each_step(fields, "processors", [&](const FileFields& step) {
     const std::string type = step.text("type");
     if (type == "ByteLevel") return;  // moves offsets, which nobody asks for here
     if (type != "TemplateProcessing") refuse(step);
     std::vector<TokenId> before, after;
     bool seen_text = false;
     for (const json& entry : step.array("single")) {
-      const JsonFields item(entry, step.where + ", \"single\"");
+      const FileFields item(entry, step.where + ", \"single\"");
       if (item.has("Sequence")) {
         if (seen_text) fail("{}: the text stands there twice", item.where);
         seen_text = true;
         continue;
       }
       const std::string name = item.inside("SpecialToken").text("id");
-      const JsonFields token = step.inside("special_tokens").inside(name.c_str());
+      const FileFields token = step.inside("special_tokens").inside(name.c_str());
       for (const json& id : token.array("ids")) {
         if (!id.is_number_integer()) fail("{}: the id {}", token.where, id.dump());
         const auto value = id.get<std::int64_t>();

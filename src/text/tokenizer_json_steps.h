@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "text/json_fields.h"
+#include "text/file_fields.h"
 #include "text/normalizer.h"
 #include "text/pre_tokenizer.h"
 #include "text/token_decoder.h"
@@ -11,14 +11,14 @@
 
 namespace keel {
 
-void read_normalizer(const JsonFields& fields, Normalizer& normalizer);
+void read_normalizer(const FileFields& fields, Normalizer& normalizer);
 // True when the steps end in ByteLevel: the pieces' bytes are what the model merges.
-bool read_pre_tokenizer(const JsonFields& fields, PreTokenizer& pre_tokenizer);
-void read_decoder(const JsonFields& fields, TokenDecoder& decoder);
+bool read_pre_tokenizer(const FileFields& fields, PreTokenizer& pre_tokenizer);
+void read_decoder(const FileFields& fields, TokenDecoder& decoder);
 
 struct Surroundings {
   std::vector<TokenId> prefix, suffix;
 };
-Surroundings read_post_processor(const JsonFields& fields);
+Surroundings read_post_processor(const FileFields& fields);
 
 }  // namespace keel

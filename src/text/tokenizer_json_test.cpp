@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/random.h"
-#include "text/json_fields.h"
+#include "text/file_fields.h"
 #include "text/testdata/small_json.h"
 
 namespace keel {
@@ -166,11 +166,42 @@ TEST(TokenizerJson, RefusesByNameWhatItDoesNotDo) {
 
 TEST(TokenizerJson, RefusesEndlesslyNestedSequences) {
   json nested = {{"type", "NFC"}};
-  for (int i = 0; i < 100; ++i)
+  for (int i = 0; i < 20; ++i)
     nested = {{"type", "Sequence"}, {"normalizers", json::array({nested})}};
   json document = small_json();
   document["normalizer"] = nested;
   EXPECT_THAT(error_of(document), HasSubstr("Sequences"));
+}
+
+TEST(TokenizerJson, RefusesRegularExpressionsOverHalvesOfCharacters) {
+  json document = small_json();
+  document["decoder"] = {
+      {"type", "Sequence"},
+      {"decoders", {{{"type", "ByteFallback"}}, {{"type", "Replace"}, {"pattern", {{"Regex", "a"}}}, {"content", "b"}}}}};
+  EXPECT_THAT(error_of(document), HasSubstr("after bytes"));
+  std::swap(document["decoder"]["decoders"][0], document["decoder"]["decoders"][1]);
+  EXPECT_EQ(error_of(document), "no error");
+}
+
+// The search would find the same match for ever.
+TEST(TokenizerJson, RefusesRegularExpressionsThatMatchBackwards) {
+  json document = small_json();
+  document["pre_tokenizer"] = {{"type", "Split"}, {"pattern", {{"Regex", "(?<=\\Kl)"}}}, {"behavior", "Isolated"}};
+  const auto tokenizer = parse(document);
+  EXPECT_THROW(tokenizer->encode("hello", {}), Error);
+}
+
+// Naming such a value in a message would take more stack than there is.
+TEST(TokenizerJson, RefusesDeepValues) {
+  std::string document = small_json().dump();
+  const std::string first = "\"vocab\":{";
+  document.insert(document.find(first) + first.size(), "\"deep\":" + std::string(200'000, '[') + std::string(200'000, ']') + ",");
+  try {
+    parse_tokenizer_json("deep.json", document, {});
+    ADD_FAILURE() << "wanted an Error";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), testing::AllOf(HasSubstr("deep.json"), HasSubstr("nested deeper")));
+  }
 }
 
 TEST(TokenizerJson, RefusesEveryTruncation) {

@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "base/sha256.h"
-#include "text/json_fields.h"
+#include "text/file_fields.h"
 #include "text/testdata/oracle_strings.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_json.h"

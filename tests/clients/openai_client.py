@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""OpenAI's own Python client, unchanged, against `keel serve`.
+"""OpenAI's own Python client, unchanged, against `keel serve`; and Prometheus' own parser on its /metrics.
 
 usage: openai_client.py KEEL MODEL        (KEEL: the program; MODEL: a folder with a chat template)
-Exit code 0: every check held; 1: one did not (named on standard error); 2: the server or the client is missing.
+Exit code 0: every check held; 1: one did not (named on standard error); 2: the server or a package is missing.
 """
 import os
 import re
@@ -11,11 +11,13 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 
 try:
     import openai
-except ImportError:
-    print("the package openai is not installed", file=sys.stderr)
+    from prometheus_client.parser import text_string_to_metric_families
+except ImportError as error:
+    print(f"wanted the packages openai and prometheus_client: {error}", file=sys.stderr)
     sys.exit(2)
 
 KEY = "a-key-for-this-test"
@@ -132,6 +134,51 @@ def check_leaving(client):
     check_chat(client)
 
 
+def read_metrics(client):
+    """Samples by name and labels; fails on what Prometheus would not take."""
+    with urllib.request.urlopen(str(client.base_url).removesuffix("v1/") + "metrics") as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4"), answer.headers
+        families = list(text_string_to_metric_families(answer.read().decode()))
+    assert len({family.name for family in families}) == len(families), "a family is told twice"
+    samples = {}
+    for family in families:
+        assert family.documentation and family.type != "unknown", family
+        for sample in family.samples:
+            key = (sample.name, frozenset(sample.labels.items()))
+            assert key not in samples, ("a sample is told twice", sample)
+            assert sample.labels["model_name"] == "tiny", sample
+            samples[key] = sample.value
+    return samples
+
+
+def check_metrics(client):
+    def total(samples, name):
+        return sum(value for (found, _), value in samples.items() if found == name)
+
+    before = read_metrics(client)
+    for _ in range(3):
+        client.completions.create(model="tiny", prompt="The sea was", temperature=0, max_tokens=5, extra_body={"ignore_eos": True})
+    after = read_metrics(client)
+
+    def grown(name):
+        return total(after, name) - total(before, name)
+
+    assert grown("keel:generation_tokens_total") == 15, grown("keel:generation_tokens_total")
+    whole = grown("keel:e2e_request_latency_seconds_sum")
+    parts = {part: grown(f"keel:request_{part}_time_seconds_sum") for part in ("queue", "prefill", "decode", "inference")}
+    for name in ["e2e_request_latency_seconds"] + [f"request_{part}_time_seconds" for part in parts]:
+        assert grown(f"keel:{name}_count") == 3, name
+    assert all(seconds >= 0 for seconds in parts.values()) and whole > 0, parts
+    assert abs(parts["queue"] + parts["prefill"] + parts["decode"] - whole) < 1e-6, (parts, whole)
+    assert abs(parts["queue"] + parts["inference"] - whole) < 1e-6, (parts, whole)
+    for name, labels in after:
+        if name.endswith("_count"):
+            buckets = [value for (found, other), value in after.items()
+                       if found == name.removesuffix("_count") + "_bucket" and labels <= other]
+            assert max(buckets) == after[name, labels], name
+    assert total(after, "keel:kv_cache_pages") > 0
+
+
 def main():
     if len(sys.argv) != 3:
         print(__doc__, file=sys.stderr)
@@ -139,7 +186,7 @@ def main():
     server, client = start(os.path.abspath(sys.argv[1]), sys.argv[2], free_port())
     failed = 0
     try:
-        for check in (check_models, check_answer, check_logprobs, check_choices, check_errors, check_leaving):
+        for check in (check_models, check_answer, check_logprobs, check_choices, check_errors, check_leaving, check_metrics):
             try:
                 check(client)
                 print(f"ok    {check.__name__}")

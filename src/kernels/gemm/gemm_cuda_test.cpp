@@ -42,6 +42,7 @@ template <class T>
 DeviceBuffer<T> on_device(const std::vector<T>& host) {
   DeviceBuffer<T> device(host.size(), "test data");
   check(cudaMemcpy(device.data(), host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice), "test data");
+  check(cudaDeviceSynchronize(), "test data");  // a copy from pageable memory may still be under way
   return device;
 }
 
@@ -217,6 +218,7 @@ TEST_F(GemmCuda, ExpandedAwqWeightsAreTheExactProductsRoundedOnce) {
     const Matrix m = make_matrix(dtype, 200, 512, true, false, 60);
     DeviceBuffer<std::uint16_t> expanded(200 * 512 + 64, "expanded");
     check(cudaMemset(expanded.data(), 0xff, static_cast<std::size_t>(expanded.bytes())), "poison");
+    check(cudaDeviceSynchronize(), "poison");
     expand_awq(*stream, m.weights, expanded.data());
     stream->synchronize();
     std::vector<std::uint16_t> host(expanded.size());
@@ -286,6 +288,7 @@ TEST_F(GemmCuda, OutputsPastTwoToThe31AreRight) {
   const auto x_device = on_device(x);
   DeviceBuffer<float> out(static_cast<std::size_t>(tokens * rows), "logits");
   check(cudaMemset(out.data(), 0xff, static_cast<std::size_t>(out.bytes())), "poison");
+  check(cudaDeviceSynchronize(), "poison");
   gemm.run(*stream, {.weights = m.weights, .x = x_device.data(), .tokens = tokens, .out = out.data(), .out_type = DType::f32});
   stream->synchronize();
   for (std::uint64_t sample = 0; sample < 300; ++sample) {

@@ -63,16 +63,18 @@ __device__ inline void barrier_arrive_expect(u32 barrier, u32 bytes) {
 __device__ inline void barrier_arrive_remote(u32 remote) {
   asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(remote) : "memory");
 }
-// Waits until the phase of this parity has ended; what arrivers of the whole cluster wrote is then seen.
-__device__ inline void barrier_wait(u32 barrier, u32 parity) {
-  asm volatile(
-      "{\n.reg .pred done;\n"
-      "again:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra again;\n}" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
-}
+// Waits until the phase of this parity has ended. Acquiring from the cluster empties the L1 cache: not for every step.
+#define KEEL_BARRIER_WAIT(scope)                                                                       \
+  asm volatile(                                                                                       \
+      "{\n.reg .pred done;\n"                                                                         \
+      "again:\nmbarrier.try_wait.parity.acquire." scope ".shared::cta.b64 done, [%0], %1;\n"          \
+      "@!done bra again;\n}" ::"r"(barrier),                                                          \
+      "r"(parity)                                                                                     \
+      : "memory")
+__device__ inline void barrier_wait(u32 barrier, u32 parity) { KEEL_BARRIER_WAIT("cta"); }
+__device__ inline void barrier_wait_cluster(u32 barrier, u32 parity) { KEEL_BARRIER_WAIT("cluster"); }
 
+__device__ inline void prefetch_map(const CUtensorMap* map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
 __device__ inline u64 evict_first_policy() {
   u64 policy;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));

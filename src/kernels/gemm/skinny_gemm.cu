@@ -138,35 +138,50 @@ __global__ void __launch_bounds__((max_warpgroups(kTokens) + 1) * 128, 1)
   if (warp == warps) {
     const u64 once = ptx::evict_first_policy(), keep = ptx::evict_last_policy();
     const int steps = (p.tiles - first_tile + clusters - 1) / clusters * blocks, ring = min(steps, p.stages);
-    const auto ask_weights = [&](int step) {
-      const int tile = first_tile + step / blocks * clusters, block = first_block + step % blocks;
-      const u32 stage = stages + step % p.stages * p.stage_bytes, barrier = full + step % p.stages * 8;
-      const int x_bytes = p.streams_x ? kChunks * kChunkBytes : 0;
+    const int x_bytes = p.streams_x ? kChunks * kChunkBytes : 0;
+    struct {  // of the next weights
+      int tile, block, stage;
+    } next = {first_tile, 0, 0};
+    const std::byte *codes = nullptr, *scales = nullptr;
+    int present = p.warpgroups;  // row tiles of AWQ that there are
+    const auto ask_weights = [&] {
+      const u32 to = stages + next.stage * p.stage_bytes + x_bytes, barrier = full + next.stage * 8;
       if constexpr (kAwq) {
-        const std::int64_t row_tile = static_cast<std::int64_t>(tile) * p.warpgroups;
-        const int present = static_cast<int>(min(static_cast<std::int64_t>(p.warpgroups), (p.rows + 63) / 64 - row_tile));
-        ptx::barrier_arrive_expect(barrier, x_bytes + present * kAwqTileBytes);
-        for (int i = 0; i < present; ++i) {
-          const std::int64_t at = (row_tile + i) * p.blocks + block;
-          const u32 to = stage + x_bytes + i * kAwqTileBytes;
-          ptx::copy_bytes(to, p.packed + at * kAwqCodeBytes, kAwqCodeBytes, barrier, once);
-          ptx::copy_bytes(to + kAwqCodeBytes, p.group_scales + at * kAwqScaleBytes, kAwqScaleBytes, barrier, once);
+        if (next.block == 0) {
+          const std::int64_t row_tile = static_cast<std::int64_t>(next.tile) * p.warpgroups, at = row_tile * p.blocks + first_block;
+          present = static_cast<int>(min(static_cast<std::int64_t>(p.warpgroups), (p.rows + 63) / 64 - row_tile));
+          codes = p.packed + at * kAwqCodeBytes;
+          scales = p.group_scales + at * kAwqScaleBytes;
         }
+        ptx::barrier_arrive_expect(barrier, x_bytes + present * kAwqTileBytes);
+        const std::byte *from = codes, *scales_from = scales;
+        for (int i = 0; i < present; ++i) {
+          ptx::copy_bytes(to + i * kAwqTileBytes, from, kAwqCodeBytes, barrier, once);
+          ptx::copy_bytes(to + i * kAwqTileBytes + kAwqCodeBytes, scales_from, kAwqScaleBytes, barrier, once);
+          from += static_cast<std::int64_t>(p.blocks) * kAwqCodeBytes;
+          scales_from += static_cast<std::int64_t>(p.blocks) * kAwqScaleBytes;
+        }
+        codes += kAwqCodeBytes;
+        scales += kAwqScaleBytes;
       } else {
         ptx::barrier_arrive_expect(barrier, x_bytes + p.warpgroups * kDenseTileBytes);
-        ptx::copy_box(stage + x_bytes, &weights_map, block * 64, tile * p.warpgroups * 64, barrier, once);
+        ptx::copy_box(to, &weights_map, (first_block + next.block) * 64, next.tile * p.warpgroups * 64, barrier, once);
       }
+      if (++next.block == blocks) {
+        next.block = 0;
+        next.tile += clusters;
+      }
+      if (++next.stage == p.stages) next.stage = 0;
     };
     const auto ask_x = [&](u32 to, int block, u32 barrier) {
       for (int chunk = 0; chunk < kChunks; ++chunk) {
         ptx::copy_box(to + chunk * kChunkBytes, &x_map, ((first_block + block) * kChunks + chunk) * 64, 0, barrier, keep);
       }
     };
-    const auto ask_streamed_x = [&](int step) {
-      ask_x(stages + step % p.stages * p.stage_bytes, step % blocks, full + step % p.stages * 8);
-    };
 
     if (lane == 0) {
+      ptx::prefetch_map(&x_map);
+      if (!kAwq) ptx::prefetch_map(&weights_map);
       for (int stage = 0; stage < p.stages; ++stage) {
         ptx::barrier_init(full + stage * 8, 1);
         ptx::barrier_init(empty + stage * 8, warps);
@@ -175,7 +190,7 @@ __global__ void __launch_bounds__((max_warpgroups(kTokens) + 1) * 128, 1)
       ptx::barrier_init(sums_ready, 1);
       ptx::barrier_init(sums_free, cluster * kAdders);
       ptx::barrier_init_done();
-      for (int step = 0; step < ring; ++step) ask_weights(step);
+      for (int step = 0; step < ring; ++step) ask_weights();
     }
     __syncwarp();
     ptx::cluster_sync();
@@ -183,15 +198,17 @@ __global__ void __launch_bounds__((max_warpgroups(kTokens) + 1) * 128, 1)
     if (lane == 0) {
       ptx::wait_for_previous_kernel();
       if (p.streams_x) {
-        for (int step = 0; step < ring; ++step) ask_streamed_x(step);
+        for (int step = 0; step < ring; ++step) ask_x(stages + step * p.stage_bytes, step % blocks, full + step * 8);
       } else {
         ptx::barrier_arrive_expect(x_ready, blocks * kChunks * kChunkBytes);
         for (int block = 0; block < blocks; ++block) ask_x(shared + block * kChunks * kChunkBytes, block, x_ready);
       }
+      u32 parity = 1;
       for (int step = ring; step < steps; ++step) {
-        ptx::barrier_wait(empty + step % p.stages * 8, (step / p.stages - 1) & 1);
-        ask_weights(step);
-        if (p.streams_x) ask_streamed_x(step);
+        if (next.stage == 0) parity ^= 1;
+        ptx::barrier_wait(empty + next.stage * 8, parity);
+        if (p.streams_x) ask_x(stages + next.stage * p.stage_bytes, next.block, full + next.stage * 8);
+        ask_weights();
       }
     }
     __syncwarp();
@@ -204,7 +221,7 @@ __global__ void __launch_bounds__((max_warpgroups(kTokens) + 1) * 128, 1)
       int turn = 0;
       for (int tile = first_tile; tile < p.tiles; tile += clusters, ++turn) {
         if (warp == warps + 1 && lane == 0) ptx::barrier_arrive_expect(sums_ready, cluster * owned_rows * token_pairs * 8);
-        ptx::barrier_wait(sums_ready, turn & 1);
+        ptx::barrier_wait_cluster(sums_ready, turn & 1);
         for (int i = threadIdx.x - (warps + 1) * 32; i < owned_rows * token_pairs; i += kAdders * 32) {
           const int row = i % owned_rows, token = i / owned_rows * 2;
           const std::byte* from = shared_pointer + p.sums_at + row * kTokens * 4 + piece_of<kTokens>(token, row);
@@ -251,7 +268,7 @@ __global__ void __launch_bounds__((max_warpgroups(kTokens) + 1) * 128, 1)
         for (float& s : sum) s = 0;
         for (int block = 0; block < blocks; ++block, next_stage()) {
           ptx::barrier_wait(full + stage * 8, parity);
-          const u32 x = p.streams_x ? stages + stage * p.stage_bytes : shared + block * kChunks * kChunkBytes;
+          const u64 x = ptx::matrix_descriptor(p.streams_x ? stages + stage * p.stage_bytes : shared + block * kChunks * kChunkBytes);
           const std::byte* from =
               shared_pointer + p.stages_at + stage * p.stage_bytes + (p.streams_x ? kChunks * kChunkBytes : 0) + warpgroup * kAwqTileBytes;
           const u32* rows = reinterpret_cast<const u32*>(from + kAwqCodeBytes) + row % 64;
@@ -275,7 +292,7 @@ __global__ void __launch_bounds__((max_warpgroups(kTokens) + 1) * 128, 1)
             ptx::wgmma_fence();
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-              ptx::wgmma<T, kTokens>(group_sum, a[half * 4 + i], ptx::matrix_descriptor(x + half * kChunkBytes + i * 32), half > 0 || i > 0);
+              ptx::wgmma<T, kTokens>(group_sum, a[half * 4 + i], x + (half * kChunkBytes + i * 32) / 16, half > 0 || i > 0);
             }
             ptx::wgmma_commit();
           }
@@ -313,7 +330,7 @@ __global__ void __launch_bounds__((max_warpgroups(kTokens) + 1) * 128, 1)
         for (int i = 0; i < kTokens / 2; ++i) store_out<T>(p, i / 4 * 8 + pair * 2 + i % 2, n + (i & 2) * 4, sum[i]);
         continue;
       }
-      if (turn > 0) ptx::barrier_wait(sums_free, (turn - 1) & 1);
+      if (turn > 0) ptx::barrier_wait_cluster(sums_free, (turn - 1) & 1);
 #pragma unroll
       for (int i = 0; i < kTokens / 4; ++i) {
         const int token = i / 2 * 8 + pair * 2, half = i % 2;

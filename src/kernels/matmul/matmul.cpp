@@ -1,6 +1,7 @@
 #include "kernels/matmul/matmul.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "base/error.h"
 #include "kernels/cpu_features.h"
@@ -9,11 +10,19 @@
 namespace keel {
 namespace {
 
-// A task's rows: enough tasks that unequal threads finish together, each worth more than taking it costs.
-std::int64_t rows_a_task(std::int64_t all_rows, int threads) {
-  constexpr std::int64_t kTasksAThread = 8;
-  const std::int64_t rows = all_rows / (threads * kTasksAThread) / kRowGranule * kRowGranule;
-  return std::clamp<std::int64_t>(rows, 2 * kRowGranule, 1024);
+std::int64_t granules(const MatmulOutput& output) { return (output.weights.rows + kRowGranule - 1) / kRowGranule; }
+
+// Where tasks end, in granules of all outputs one after another. Each task takes an equal part of what is left, so that the
+// first ones read long runs of memory and unequal threads still finish together.
+std::vector<std::int64_t> task_ends(std::int64_t all, std::int64_t tokens, int threads) {
+  const std::int64_t shortest = tokens <= 8 ? 1 : 4;  // each task reads all of x
+  constexpr std::int64_t kLongest = 128;
+  std::vector<std::int64_t> ends;
+  for (std::int64_t done = 0; done < all;) {
+    done += std::clamp<std::int64_t>((all - done) / (2 * threads), shortest, kLongest);
+    ends.push_back(std::min(done, all));
+  }
+  return ends;
 }
 
 void check_output(const MatmulArgs& args, const MatmulOutput& output) {
@@ -30,23 +39,21 @@ void check_output(const MatmulArgs& args, const MatmulOutput& output) {
 void matmul(const Stream& stream, const MatmulArgs& args) {
   if (args.tokens == 0 || args.outputs.empty()) return;
   choose_target_once();
-  std::int64_t all_rows = 0;
+  std::int64_t all = 0;
   for (const MatmulOutput& output : args.outputs) {
     check_output(args, output);
-    all_rows += output.weights.rows;
+    all += granules(output);
   }
-  const std::int64_t step = rows_a_task(all_rows, stream.workers->threads());
-  std::int64_t tasks = 0;
-  for (const MatmulOutput& output : args.outputs) tasks += (output.weights.rows + step - 1) / step;
+  const std::vector<std::int64_t> ends = task_ends(all, args.tokens, stream.workers->threads());
 
-  stream.workers->parallel_for(tasks, [&](std::int64_t task, int) {
+  stream.workers->parallel_for(static_cast<std::int64_t>(ends.size()), [&](std::int64_t task, int) {
+    const std::int64_t begin = task == 0 ? 0 : ends[task - 1];
+    std::int64_t offset = 0;  // of this output's first granule
     for (const MatmulOutput& output : args.outputs) {
-      const std::int64_t tasks_here = (output.weights.rows + step - 1) / step;
-      if (task >= tasks_here) {
-        task -= tasks_here;
-        continue;
-      }
-      const std::int64_t first = task * step;
+      const std::int64_t first = std::max<std::int64_t>(begin - offset, 0) * kRowGranule;
+      const std::int64_t last = std::min((ends[task] - offset) * kRowGranule, output.weights.rows);
+      offset += granules(output);
+      if (first >= last) continue;
       multiply_rows({.weights = output.weights,
                      .bias = output.bias,
                      .x = args.x,
@@ -56,8 +63,7 @@ void matmul(const Stream& stream, const MatmulArgs& args) {
                      .out_stride = output.out_stride,
                      .accumulate = output.accumulate},
                     first,
-                    std::min(step, output.weights.rows - first));
-      return;
+                    last - first);
     }
   });
 }

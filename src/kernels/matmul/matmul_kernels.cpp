@@ -171,12 +171,14 @@ HWY_NOINLINE void multiply_tile(const Byte* row,
   }
   constexpr std::int64_t kStep = kRun * Format::kSubs;
   std::int64_t column = 0;
+  [[maybe_unused]] const Byte* ahead = row + R * row_bytes + 1024;
   for (; column + kStep <= columns; column += kStep, row += Format::kBlockBytes) {
-    // Asks for the weights of the next tile meanwhile: rows are too short for the hardware to run ahead on its own. (EPYC 9004,
-    // SmolLM2's products on two threads: one token 8.7 ms without, 6.2 ms with; eight tokens 16.0 and 13.8.)
+    // Asks for the weights of the next tile meanwhile, and a little further: rows are too short for the hardware to run ahead
+    // on its own. Tiles lie one after another, so each line is asked for once, however many rows a step reads. (EPYC 9004,
+    // SmolLM2's products of one token on two threads: 8.7 ms without, 5.5 ms row by row, 4.4 ms so.)
     if constexpr (T <= 2 || !std::is_same_v<Format, F32Format>) {
-#pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) hwy::Prefetch(row + (R + r) * row_bytes);
+      for (int line = 0; line < R * Format::kBlockBytes; line += 64) hwy::Prefetch(ahead + line);
+      ahead += R * Format::kBlockBytes;
     }
     multiply_block<Format, R, T>(row, row_bytes, x, column, sums);
   }

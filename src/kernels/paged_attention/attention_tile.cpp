@@ -6,13 +6,13 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/paged_attention/attention_tile.cpp"
 #include <hwy/foreach_target.h>
-#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include <algorithm>
 #include <limits>
 
 #include "base/error.h"
+#include "kernels/fetch.h"
 #include "kernels/paged_attention/exp2-inl.h"
 #include "kernels/paged_attention/stored_elements-inl.h"
 
@@ -50,11 +50,17 @@ Block LocateBlock(const AttentionTile& tile, std::int64_t begin, std::int64_t en
   const int value_bits = bits(layout.format().value);
   Block block;
   block.tokens = std::min(end - begin, kBlockTokens);
-  for (int s = 0; s < kStrips; ++s) {
-    // Strips past the end repeat the first one: their scores are computed but never looked at.
-    const std::int64_t t = s * kStripTokens < block.tokens ? begin + s * kStripTokens : begin;
-    const PageId page = tile.pages[t / page_size];
-    const std::int64_t slot = t % page_size;
+  const PageId* pages = tile.pages + begin / page_size;
+  std::int64_t slot = begin % page_size;
+  for (int s = 0; s < kStrips; ++s, slot += kStripTokens) {
+    if (s * kStripTokens >= block.tokens) {  // computed with the rest, but never looked at
+      block.keys[s] = block.keys[0];
+      block.values[s] = block.values[0];
+      block.value_parameters[s] = block.value_parameters[0];
+      continue;
+    }
+    if (slot == page_size) ++pages, slot = 0;
+    const PageId page = *pages;
     block.keys[s] = tile.kv->key_page(page) + layout.key_element(tile.kv_head, slot, 0) * key_bits / 8;
     block.values[s] =
         tile.kv->value_page(page) + layout.value_element(tile.kv_head, slot, 0) * value_bits / 8;
@@ -63,6 +69,14 @@ Block LocateBlock(const AttentionTile& tile, std::int64_t begin, std::int64_t en
           tile.kv->value_page(page) + layout.value_parameters_offset(tile.kv_head, slot);
     }
   }
+  return block;
+}
+
+// The block that this thread most likely takes after the one that ends at `at`; for want of one, `block` itself.
+Block BlockAfter(const AttentionTile& tile, std::int64_t at, std::int64_t end, const Block& block) {
+  if (at < end) return LocateBlock(tile, at, end);
+  if (end < tile.end()) return LocateBlock(tile, end, tile.end());
+  if (tile.following != nullptr) return LocateBlock(*tile.following, 0, tile.following->end());
   return block;
 }
 
@@ -109,7 +123,7 @@ void ScorePanel(const float* HWY_RESTRICT q,  // [head_dim][kRows]
             d, from[v / kVectorsPerStrip] + dim * key_stride + v % kVectorsPerStrip * kLanes);
       }
       if (fetch_every != 0 && (dim & (fetch_every - 1)) == 0) {
-        for (int s = 0; s < kStripsAtOnce; ++s) hwy::Prefetch(ahead->bases[s0 + s] + fetch_offset);
+        for (int s = 0; s < kStripsAtOnce; ++s) fetch_ahead(ahead->bases[s0 + s] + fetch_offset);
         fetch_offset += ahead->step;
       }
 #pragma GCC unroll 16
@@ -157,7 +171,7 @@ HWY_INLINE void ValueColumns(const float* HWY_RESTRICT p,  // [kRows][kBlockToke
 #pragma GCC unroll 16
       for (int v = 0; v < kVectors; ++v) value[v] = Value::Load(d, from + t * head_dim + v * kLanes);
       for (std::int64_t i = 0; i < fetches && fetch_offset < fetch_bytes; ++i) {
-        hwy::Prefetch(ahead->bases[s] + fetch_offset);
+        fetch_ahead(ahead->bases[s] + fetch_offset);
         fetch_offset += fetch_step;
       }
 #pragma GCC unroll 16
@@ -238,7 +252,7 @@ void ConvertStrip(const std::byte* strip,
   const auto row_bytes = static_cast<std::int64_t>(sizeof(typename Stored::T)) * stride;
   const FetchAhead ahead(&next, rows, row_bytes);
   for (std::int64_t row = 0; row < rows; ++row) {
-    if ((row & (ahead.every - 1)) == 0) hwy::Prefetch(next + row * row_bytes);
+    if ((row & (ahead.every - 1)) == 0) fetch_ahead(next + row * row_bytes);
     for (std::int64_t i = 0; i < width; i += kLanes) {
       hn::StoreU(Stored::Load(d, from + row * stride + i), d, to + row * width + i);
     }
@@ -265,7 +279,7 @@ void ConvertU4Strip(const std::byte* strip,
   for (std::int64_t t = 0; t < tokens; ++t) {
     const auto scale = hn::Set(d, scale_zero[2 * t]);
     const auto zero = hn::Set(d, scale_zero[2 * t + 1]);
-    if ((t & (ahead.every - 1)) == 0) hwy::Prefetch(next + t * head_dim / 2);
+    if ((t & (ahead.every - 1)) == 0) fetch_ahead(next + t * head_dim / 2);
     for (std::int64_t i = 0; i < head_dim / 2; i += kPairs) {
       const auto pairs = hn::PromoteTo(di32, hn::LoadU(du8, codes + t * head_dim / 2 + i));
       const auto low = hn::ConvertTo(d, hn::And(pairs, hn::Set(di32, 15)));
@@ -398,7 +412,7 @@ void AttendTile(const AttentionTile& tile,
   const std::int64_t value_row_bytes = kStripTokens * bits(value_type) / 8;
   Block block = LocateBlock(tile, begin, end);
   for (std::int64_t t0 = begin; t0 < end; t0 += kBlockTokens) {
-    const Block next = t0 + kBlockTokens < end ? LocateBlock(tile, t0 + kBlockTokens, end) : block;
+    const Block next = BlockAfter(tile, t0 + kBlockTokens, end, block);
     const std::byte* key_strips[kStrips];
     const std::byte* value_strips[kStrips];
     std::copy_n(block.keys, kStrips, key_strips);

@@ -25,6 +25,7 @@ struct AttentionTile {
   const KvLayerView* kv;
   std::int64_t kv_head;
   const PageId* pages;
+  const AttentionTile* following = nullptr;  // which its thread probably takes next: its first block is fetched ahead
 
   std::int64_t limit(std::int64_t row) const { return unmasked + (first + row) / group; }
   std::int64_t end() const { return limit(rows - 1); }

@@ -81,6 +81,7 @@ struct DecodeKernel {
   struct Query {
     std::uint32_t b[kTiles][kSteps][2];
     float scale[kTiles][2];  // of the scores of this lane's accumulator columns, in log2 units
+    float value_scale;
   };
 
   // Dimension that accumulator rows g (half 0) and g + 8 (half 1) of tile i stand for.
@@ -96,6 +97,7 @@ struct DecodeKernel {
     const int g = lane / 4, q = lane % 4;
     const int kv_head = unit / p.blocks;
     const float scale = p.scale_log2 * p.key_scales[kv_head];
+    query.value_scale = p.value_scales[kv_head];
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       const int column = (unit % p.blocks) * kColumns + tile * 8 + g;
@@ -423,21 +425,27 @@ struct DecodeKernel {
     }
   }
 
-  // One item of a finished unit: the item's place is (tile, i, lane) as in store_part.
-  static __device__ void write_out(const DecodeParams& p, int sequence, int unit, int item, float4 o, float l0, float l1) {
-    const int lane = item % 32, i = item / 32 % kSteps, tile = item / 32 / kSteps;
+  // An O of one item of a part, place (tile, i, lane) as in store_part, with its two columns' m and l.
+  struct Item {
+    float4 o{0, 0, 0, 0};
+    float top[2] = {kNoScore, kNoScore};
+    float l[2] = {0, 0};
+  };
+
+  // One item of a finished unit.
+  static __device__ void write_out(
+      const DecodeParams& p, int sequence, int unit, int index, float4 o, float l0, float l1, float value_scale) {
+    const int lane = index % 32, i = index / 32 % kSteps, tile = index / 32 / kSteps;
     const int g = lane / 4, q = lane % 4;
-    const int kv_head = unit / p.blocks;
-    const float scale = p.value_scales[kv_head];
     const float value[2][2] = {{o.x, o.z}, {o.y, o.w}};
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       const int column = (unit % p.blocks) * kColumns + tile * 8 + 2 * q + e;
       if (column >= p.rows * p.group) continue;
       const std::int64_t row = std::int64_t{sequence} * p.rows + column / p.group;
-      auto* to = static_cast<std::uint16_t*>(p.out) + row * p.out_stride + (kv_head * p.group + column % p.group) * kDim;
+      auto* to = static_cast<std::uint16_t*>(p.out) + row * p.out_stride + (unit / p.blocks * p.group + column % p.group) * kDim;
       const float l = e ? l1 : l0;
-      const float factor = l == 0 ? 0 : scale / l;  // 0: a row that sees nothing
+      const float factor = l == 0 ? 0 : value_scale / l;  // 0: a row that sees nothing
       const float low = value[e][0] * factor, high = value[e][1] * factor;
       const std::uint32_t two = p.bf16 ? pack<true>(low, high) : pack<false>(low, high);
       if constexpr (bits(kValue) == 16) {
@@ -460,45 +468,116 @@ struct DecodeKernel {
     }
   }
 
-  // Merges `count` parts of a unit, one item a thread: stores a part, or the outputs when `to` is null.
-  // part(n): the n-th part's O; top(n), l(n): its columns' values.
-  template <class Part, class Columns>
-  static __device__ void merge(
-      const DecodeParams& p, int sequence, int unit, int count, float* to, const Part& part, const Columns& columns) {
-    for (int item = threadIdx.x; item < kItems; item += kWarps * 32) {
-      const int column = item / 32 / kSteps * 8 + 2 * (item % 4);
-      float top0 = kNoScore, top1 = kNoScore;
-      for (int n = 0; n < count; ++n) {
-        const float* of = columns(n) + column;
-        top0 = fmaxf(top0, of[0]);
-        top1 = fmaxf(top1, of[1]);
-      }
-      float4 o{0, 0, 0, 0};
-      float l0 = 0, l1 = 0;
-#pragma unroll 8
-      for (int n = 0; n < count; ++n) {
-        const float4 more = part(n, item);
-        const float* of = columns(n) + column;
-        const float w0 = exp2_approx(of[0] - top0), w1 = exp2_approx(of[1] - top1);
-        l0 = fmaf(w0, of[kColumns], l0);
-        l1 = fmaf(w1, of[kColumns + 1], l1);
-        o.x = fmaf(w0, more.x, o.x);
-        o.y = fmaf(w1, more.y, o.y);
-        o.z = fmaf(w0, more.z, o.z);
-        o.w = fmaf(w1, more.w, o.w);
-      }
-      if (to == nullptr) {
-        write_out(p, sequence, unit, item, o, l0, l1);
-        continue;
-      }
-      reinterpret_cast<float4*>(to)[item] = o;
-      if (item / 32 % kSteps == 0 && item % 32 < 4) {
-        to[kItems * 4 + column] = top0;
-        to[kItems * 4 + column + 1] = top1;
-        to[kItems * 4 + kColumns + column] = l0;
-        to[kItems * 4 + kColumns + column + 1] = l1;
+  // What a thread adds up: one item of each of up to eight parts at a time, so that their loads travel together.
+  static constexpr int kTogether = 8;
+  struct Parts {
+    float4 o[kTogether];
+    float2 top[kTogether], l[kTogether];
+
+    // Places not loaded add nothing.
+    __device__ Parts() {
+#pragma unroll
+      for (int n = 0; n < kTogether; ++n) {
+        o[n] = float4{0, 0, 0, 0};
+        top[n] = float2{kNoScore, kNoScore};
+        l[n] = float2{0, 0};
       }
     }
+    __device__ void load_columns(int n, const float* columns) {
+      top[n] = *reinterpret_cast<const float2*>(columns);
+      l[n] = *reinterpret_cast<const float2*>(columns + kColumns);
+    }
+    __device__ void add_to(Item& sum) const {
+      float top0 = sum.top[0], top1 = sum.top[1];
+#pragma unroll
+      for (int n = 0; n < kTogether; ++n) {
+        top0 = fmaxf(top0, top[n].x);
+        top1 = fmaxf(top1, top[n].y);
+      }
+      const float w0 = exp2_approx(sum.top[0] - top0), w1 = exp2_approx(sum.top[1] - top1);
+      sum = {{sum.o.x * w0, sum.o.y * w1, sum.o.z * w0, sum.o.w * w1}, {top0, top1}, {sum.l[0] * w0, sum.l[1] * w1}};
+#pragma unroll
+      for (int n = 0; n < kTogether; ++n) {
+        const float v0 = exp2_approx(top[n].x - top0), v1 = exp2_approx(top[n].y - top1);
+        sum.l[0] = fmaf(v0, l[n].x, sum.l[0]);
+        sum.l[1] = fmaf(v1, l[n].y, sum.l[1]);
+        sum.o.x = fmaf(v0, o[n].x, sum.o.x);
+        sum.o.y = fmaf(v1, o[n].y, sum.o.y);
+        sum.o.z = fmaf(v0, o[n].z, sum.o.z);
+        sum.o.w = fmaf(v1, o[n].w, sum.o.w);
+      }
+    }
+  };
+
+  // First column of an item.
+  static __device__ int column_of(int index) { return index / 32 / kSteps * 8 + 2 * (index % 4); }
+
+  static __device__ void store_item(float* part, int index, const Item& item) {
+    reinterpret_cast<float4*>(part)[index] = item.o;
+    if (index / 32 % kSteps == 0 && index % 32 < 4) {
+      float* const columns = part + kItems * 4 + column_of(index);
+      *reinterpret_cast<float2*>(columns) = float2{item.top[0], item.top[1]};
+      *reinterpret_cast<float2*>(columns + kColumns) = float2{item.l[0], item.l[1]};
+    }
+  }
+
+  // One unit's parts that this CTA's warps left: into `to`, or into the outputs when that is null. `members`: bit 2·warp for
+  // a part in the workspace, 2·warp + 1 for one in the warp's ring. Only a unit's last part can be in the workspace.
+  static __device__ void merge_warps(
+      const DecodeParams& p, int sequence, int unit, unsigned members, const std::byte* ring, float* to) {
+    const float value_scale = p.value_scales[unit / p.blocks];
+    const int last = 31 - __clz(members);
+    const float* const in_workspace =
+        last % 2 ? nullptr : p.workspace.warp_parts + (std::int64_t{blockIdx.x} * kWarps + last / 2) * kPartFloats;
+    for (int index = threadIdx.x; index < kItems; index += kWarps * 32) {
+      Item sum;
+      if (in_workspace != nullptr) {
+        const float* columns = in_workspace + kItems * 4 + column_of(index);
+        sum = {reinterpret_cast<const float4*>(in_workspace)[index], {columns[0], columns[1]}, {columns[kColumns], columns[kColumns + 1]}};
+      }
+#pragma unroll
+      for (int base = 0; base < kWarps; base += kTogether) {
+        Parts parts;
+#pragma unroll
+        for (int n = 0; n < kTogether && base + n < kWarps; ++n) {
+          if (!(members >> (2 * (base + n) + 1) & 1)) continue;
+          const auto* part = reinterpret_cast<const float*>(ring + (base + n) * kStages * kConfig.stage_bytes());
+          parts.o[n] = reinterpret_cast<const float4*>(part)[index];
+          parts.load_columns(n, part + kItems * 4 + column_of(index));
+        }
+        parts.add_to(sum);
+      }
+      if (to == nullptr) {
+        write_out(p, sequence, unit, index, sum.o, sum.l[0], sum.l[1], value_scale);
+      } else {
+        store_item(to, index, sum);
+      }
+    }
+  }
+
+  // One unit's parts that `count` CTAs from `owner` on left: into the outputs. `columns`: shared memory for their m and l.
+  static __device__ void merge_ctas(const DecodeParams& p, int sequence, int unit, int owner, int count, float* columns) {
+    const float value_scale = p.value_scales[unit / p.blocks];
+    const auto part = [&](int n) { return p.workspace.cta_parts + (std::int64_t{owner + n} * 2 + (n == 0)) * kPartFloats; };
+    for (int at = threadIdx.x; at < count * 2 * kColumns; at += kWarps * 32) {
+      columns[at] = __ldcg(part(at / (2 * kColumns)) + kItems * 4 + at % (2 * kColumns));
+    }
+    __syncthreads();
+    for (int index = threadIdx.x; index < kItems; index += kWarps * 32) {
+      Item sum;
+      for (int base = 0; base < count; base += kTogether) {
+        Parts parts;
+#pragma unroll
+        for (int n = 0; n < kTogether; ++n) {
+          if (base + n >= count) break;
+          parts.o[n] = __ldcg(reinterpret_cast<const float4*>(part(base + n)) + index);
+          parts.load_columns(n, columns + (base + n) * 2 * kColumns + column_of(index));
+        }
+        parts.add_to(sum);
+      }
+      write_out(p, sequence, unit, index, sum.o, sum.l[0], sum.l[1], value_scale);
+    }
+    __syncthreads();
   }
 
   static __device__ void run(const DecodeParams& p) {
@@ -510,6 +589,7 @@ struct DecodeKernel {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int global_warp = blockIdx.x * kWarps + warp;
     const WarpSlice slice = p.workspace.slices[global_warp];
+    const CtaCuts cuts = p.workspace.cuts[blockIdx.x];
     std::byte* const my_ring = ring + warp * kStages * kConfig.stage_bytes();
     const std::uint32_t ring_address = shared_address(my_ring), barriers = shared_address(landed[warp]);
     if (lane < kStages) init_barrier(barriers + 8 * lane);
@@ -553,6 +633,7 @@ struct DecodeKernel {
       ++ahead.page;
     };
     if (slice.pages > 0) {
+#pragma unroll 1
       for (int stage = 0; stage < kStages; ++stage) copy_next(stage);
     }
     if constexpr (!kConfig.load_only) write_zeros(p);
@@ -604,7 +685,7 @@ struct DecodeKernel {
               for (int i = 0; i < kSteps; ++i) {
                 const float(&o)[4] = state.o[tile][i];
                 write_out(p, walk.sequence, walk.unit, (tile * kSteps + i) * 32 + lane, {o[0], o[1], o[2], o[3]},
-                          state.l[tile][0], state.l[tile][1]);
+                          state.l[tile][0], state.l[tile][1], query.value_scale);
               }
             }
           } else {
@@ -620,68 +701,50 @@ struct DecodeKernel {
     }
     if constexpr (kConfig.load_only) return;
 
-    // The CTA's parts in the order of the pages; a run of parts of one unit is merged.
+    // The CTA's parts in the order of the pages, one a lane; a run of parts of one unit is merged.
     __syncthreads();
-    const CtaCuts cuts = p.workspace.cuts[blockIdx.x];
-    float* const cta_parts = p.workspace.cta_parts + std::int64_t{blockIdx.x} * 2 * kPartFloats;
-    const auto warp_part = [&](int n) -> const float* {
-      return n % 2 ? reinterpret_cast<const float*>(ring + n / 2 * kStages * kConfig.stage_bytes())
-                   : p.workspace.warp_parts + (std::int64_t{blockIdx.x} * kWarps + n / 2) * kPartFloats;
-    };
-    PartRange cut[2] = {};  // head and tail
-    for (int n = 0; n < 2 * kWarps;) {
-      const PartRange first = ranges[n / 2][n % 2];
-      if (first.pages == 0) {
-        ++n;
-        continue;
+    const PartRange mine = lane < 2 * kWarps ? ranges[lane / 2][lane % 2] : PartRange{};
+    const unsigned present = __ballot_sync(kAllLanes, mine.pages > 0);
+    const unsigned before = present & ((1u << lane) - 1);
+    const int previous = before == 0 ? lane : 31 - __clz(before);
+    const int previous_sequence = __shfl_sync(kAllLanes, mine.sequence, previous);
+    const int previous_unit = __shfl_sync(kAllLanes, mine.unit, previous);
+    const bool follows = before != 0 && previous_sequence == mine.sequence && previous_unit == mine.unit;
+    unsigned starts = __ballot_sync(kAllLanes, mine.pages > 0 && !follows);
+    PartRange head = {}, tail = {};
+    while (starts != 0) {
+      const int first = __ffs(starts) - 1;
+      starts &= starts - 1;
+      const unsigned members = present & ~((1u << first) - 1) & (starts == 0 ? kAllLanes : (starts & -starts) - 1);
+      const PartRange run{__shfl_sync(kAllLanes, mine.sequence, first), __shfl_sync(kAllLanes, mine.unit, first),
+                          __shfl_sync(kAllLanes, mine.first, first), __shfl_sync(kAllLanes, mine.last, 31 - __clz(members)),
+                          __shfl_sync(kAllLanes, mine.pages, first)};
+      float* to = p.workspace.cta_parts + std::int64_t{blockIdx.x} * 2 * kPartFloats;
+      if (run.first > 0) {
+        head = run;
+      } else if (run.last < run.pages) {
+        tail = run;
+        to += kPartFloats;
+      } else {
+        to = nullptr;
       }
-      int index[2 * kWarps];
-      int count = 0, end = first.first;
-      for (; n < 2 * kWarps; ++n) {
-        const PartRange more = ranges[n / 2][n % 2];
-        if (more.pages == 0) continue;
-        if (more.sequence != first.sequence || more.unit != first.unit) break;
-        index[count++] = n;
-        end = more.last;
-      }
-      const bool whole = first.first == 0 && end == first.pages;
-      const bool tail = first.first == 0;
-      if (!whole) cut[tail] = first;
-      merge(p, first.sequence, first.unit, count, whole ? nullptr : cta_parts + tail * kPartFloats,
-            [&](int i, int item) { return reinterpret_cast<const float4*>(warp_part(index[i]))[item]; },
-            [&](int i) { return warp_part(index[i]) + kItems * 4; });
+      merge_warps(p, run.sequence, run.unit, members, ring, to);
     }
     if (cuts.head_parts == 0 && cuts.tail_parts == 0) return;
 
     // The last CTA to arrive at a unit merges it.
     __syncthreads();
     if (threadIdx.x < 2) {
-      const bool tail = threadIdx.x == 1;
-      const int parts = tail ? cuts.tail_parts : cuts.head_parts;
-      unsigned* arrivals = p.workspace.arrivals + (tail ? static_cast<int>(blockIdx.x) : cuts.head_owner);
-      __threadfence();
-      is_last[tail] = parts > 0 && atomicAdd(arrivals, 1u) == static_cast<unsigned>(parts - 1);
-      if (is_last[tail]) *arrivals = 0;  // for the next launch
-      __threadfence();
+      const int parts = threadIdx.x == 0 ? cuts.head_parts : cuts.tail_parts;
+      unsigned* const arrivals = p.workspace.arrivals + (threadIdx.x == 0 ? cuts.head_owner : static_cast<int>(blockIdx.x));
+      const bool last = parts > 0 && add_acquire_release(arrivals, 1) == static_cast<unsigned>(parts - 1);
+      if (last) *arrivals = 0;  // for the next launch
+      is_last[threadIdx.x] = last;
     }
     __syncthreads();
-    for (int tail = 0; tail < 2; ++tail) {
-      if (!is_last[tail]) continue;
-      const int owner = tail ? static_cast<int>(blockIdx.x) : cuts.head_owner;
-      const int count = tail ? cuts.tail_parts : cuts.head_parts;
-      const auto part = [&](int n) {
-        return p.workspace.cta_parts + (std::int64_t{owner + n} * 2 + (n == 0)) * kPartFloats;
-      };
-      auto* const columns = reinterpret_cast<float*>(ring);
-      for (int at = threadIdx.x; at < count * 2 * kColumns; at += kWarps * 32) {
-        columns[at] = __ldcg(part(at / (2 * kColumns)) + kItems * 4 + at % (2 * kColumns));
-      }
-      __syncthreads();
-      merge(p, cut[tail].sequence, cut[tail].unit, count, nullptr,
-            [&](int n, int item) { return __ldcg(reinterpret_cast<const float4*>(part(n)) + item); },
-            [&](int n) { return columns + n * 2 * kColumns; });
-      __syncthreads();
-    }
+    auto* const columns = reinterpret_cast<float*>(ring);
+    if (is_last[0]) merge_ctas(p, head.sequence, head.unit, cuts.head_owner, cuts.head_parts, columns);
+    if (is_last[1]) merge_ctas(p, tail.sequence, tail.unit, static_cast<int>(blockIdx.x), cuts.tail_parts, columns);
   }
 };
 

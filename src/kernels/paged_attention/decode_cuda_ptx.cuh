@@ -52,6 +52,13 @@ __device__ inline std::uint64_t evict_normal_policy() {
   return policy;
 }
 
+// Orders the CTA's stores before its last barrier before the addition, and what follows after it.
+__device__ inline unsigned add_acquire_release(unsigned* to, unsigned x) {
+  unsigned before;
+  asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;" : "=r"(before) : "l"(to), "r"(x) : "memory");
+  return before;
+}
+
 // ---- fragments (PTX ISA, m16n8k16: lane = 4·g + q) ----
 
 __device__ inline void load_matrices(std::uint32_t (&r)[4], std::uint32_t address) {

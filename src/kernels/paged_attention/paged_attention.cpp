@@ -165,6 +165,8 @@ void paged_attention(const Stream& stream, const PagedAttentionArgs& args) {
     return AttentionState::at(states + index * state_floats, max_rows);
   };
 
+  for (std::size_t i = 0; i + threads < tiles.size(); ++i) tiles[i].tile.following = &tiles[i + threads].tile;
+
   std::int64_t used_states = 0;
   std::int64_t task_count = static_cast<std::int64_t>(tiles.size());
   for (TileTask& tile : tiles) {

@@ -1,8 +1,10 @@
 // Prefill attention on CUDA, 32 query over 8 KV heads of 128, f16 model, K16/V8 cache, random data, sustained and interleaved:
 //   bare    cuDNN on contiguous q, k, v        fresh   PrefillAttention::fresh on fused rows
-//   plain   from the pages                     gather  4,096 new rows on 4,096 cached tokens, against bare cuDNN on such tensors
-// prefill_cuda_bench [SECONDS an arm]
+//   gather  PrefillAttention::gather           pages   its kernel that expands the pages, alone (GB/s of pages and rows)
+//   plain   PrefillAttention::plain, by itself after the others: what it heats would slow them
+// prefill_cuda_bench [SECONDS an arm [plain]]
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -14,6 +16,7 @@
 #include "device/cuda.h"
 #include "kernels/paged_attention/cudnn_sdpa.h"
 #include "kernels/paged_attention/prefill_cuda.h"
+#include "kernels/paged_attention/prefill_cuda_gather.h"
 
 using namespace keel;
 using namespace keel::cuda;
@@ -41,6 +44,7 @@ DeviceBuffer<std::byte> random_bytes(std::int64_t bytes, bool halves, std::uint6
 struct Arm {
   std::string name;
   std::function<void()> call;
+  double bytes = 0;  // where they are what counts
   std::vector<float> milliseconds = {};
 };
 
@@ -91,17 +95,23 @@ int main(int argc, char** argv) {
   copy_to_device(stream, device_table.data(), table.data(), table.size());
   stream.synchronize();
 
-  PrefillAttention attention(layout, DType::f16, kHeads, kMostTokens, 256 << 20);
+  constexpr std::int64_t kWorkspace = 256 << 20;
+  PrefillAttention attention(layout, DType::f16, kHeads, kMostTokens, kWorkspace);
+  DeviceBuffer<std::byte> gathered(kWorkspace, "gathered rows");
   CudnnSdpa bare;
   std::vector<std::string> lines;
   struct Case {
     const char* name;
     std::int64_t batch, rows, context;
-    bool even;
   };
-  for (const Case& c : {Case{"B1 T8192", 1, 8192, 8192, true}, Case{"B4 T8192", 4, 8192, 8192, true}, Case{"B8 T8192", 8, 8192, 8192, true},
-                        Case{"B8 T1024", 8, 1024, 1024, true}, Case{"B8 T8100 ragged", 8, 8100, 8100, false}, Case{"B1 4096 on 4096", 1, 4096, 8192, true},
-                        Case{"B8 256 on 7936", 8, 256, 8192, true}}) {
+  std::vector<Case> cases = {{"B1 8192", 1, 8192, 8192},         {"B4 8192", 4, 8192, 8192},        {"B8 8192", 8, 8192, 8192},
+                             {"B8 1024", 8, 1024, 1024},         {"B8 8100", 8, 8100, 8100},        {"B8 1000", 8, 1000, 1000},
+                             {"B1 4096 on 4096", 1, 4096, 8192}, {"B4 512 on 7680", 4, 512, 8192},  {"B4 256 on 7936", 4, 256, 8192},
+                             {"B4 64 on 8128", 4, 64, 8192},     {"B4 16 on 8176", 4, 16, 8192},    {"B1 256 on 7936", 1, 256, 8192},
+                             {"B1 64 on 8128", 1, 64, 8192}};
+  const bool plain_only = argc > 2;
+  if (plain_only) cases = {cases[1], cases[8]};
+  for (const Case& c : cases) {
     std::vector<PrefillSequence> sequences;
     for (std::int64_t i = 0; i < c.batch; ++i) sequences.push_back({i * c.rows, c.rows, c.context, i});
     const auto* rows = reinterpret_cast<const std::uint16_t*>(fused.data());
@@ -136,26 +146,47 @@ int main(int argc, char** argv) {
     const auto* q = reinterpret_cast<const std::uint16_t*>(contiguous.data());
     const SdpaArgs tensors{.q = q, .k = q + kMostTokens * kHeads * kDim, .v = q + kMostTokens * (kHeads + kKvHeads) * kDim, .out = out.data()};
     const bool is_fresh = c.rows == c.context;
-    bare.prepare(shape);
-    std::vector<Arm> arms = {{"bare", [&] { bare.run(stream, shape, tensors); }}, {"plain", [&] { attention.plain(stream, args); }}};
+    std::vector<Arm> arms = {{"bare", [&] { bare.run(stream, shape, tensors); }}};
+    GatherArgs expand{.dtype = DType::f16,
+                      .kv = args.kv,
+                      .page_table = args.page_table,
+                      .page_table_stride = args.page_table_stride,
+                      .keys = gathered.data(),
+                      .values = gathered.data() + kWorkspace / 2};
+    const auto start = std::chrono::steady_clock::now();
     if (is_fresh) {
       attention.prepare_fresh(args);
       arms.push_back({"fresh", [&] { attention.fresh(stream, args); }});
     } else {
       attention.prepare_gather(args);
+      for (const PrefillSequence& s : sequences) expand.sequence[expand.count++] = {s.table_row, 0, s.context, s.table_row * s.context};
       arms.push_back({"gather", [&] { attention.gather(stream, args); }});
+      arms.push_back({"pages", [&] { gather_pages(stream, expand); }, static_cast<double>(c.batch * c.context * kKvHeads * kDim * (2 + 1 + 4))});
     }
-    measure(arms, seconds, stream);
+    const double built_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+    bare.prepare(shape);
+    if (!plain_only) measure(arms, seconds, stream);
+    std::vector<Arm> alone = {{"plain", [&] { attention.plain(stream, args); }}};
+    measure(alone, seconds, stream);
+    arms.push_back(alone[0]);
     // Multiply-adds of the scores that the mask leaves, and of their values.
     const double seen = static_cast<double>(c.context - c.rows) * c.rows + 0.5 * c.rows * (c.rows + 1);
     const double flop = 4.0 * kHeads * kDim * seen * c.batch;
-    const float bare_ms = arms[0].milliseconds[arms[0].milliseconds.size() / 2];
     for (const Arm& arm : arms) {
-      const float ms = arm.milliseconds[arm.milliseconds.size() / 2];
-      char line[200];
-      std::snprintf(line, sizeof line, "%-16s %-7s %9.4f ms (%.4f-%.4f)  %6.1f TFLOP/s  %.3f of bare", c.name, arm.name.c_str(), ms,
-                    arm.milliseconds.front(), arm.milliseconds.back(), flop / ms * 1e-9, bare_ms / ms);
+      if (arm.milliseconds.empty()) continue;
+      const auto middle = [](const Arm& a) { return a.milliseconds[a.milliseconds.size() / 2]; };
+      char line[240];
+      std::snprintf(line, sizeof line, "%-16s %-6s %8.4f ms (%.4f-%.4f) %7.1f %s", c.name, arm.name.c_str(), middle(arm), arm.milliseconds.front(),
+                    arm.milliseconds.back(), (arm.bytes > 0 ? arm.bytes * 1e3 : flop) / middle(arm) * 1e-9, arm.bytes > 0 ? "GB/s" : "TFLOP/s");
       lines.push_back(line);
+      if (!plain_only && arm.bytes == 0 && arm.name != "bare") {
+        std::snprintf(line, sizeof line, "  %.3f of bare", middle(arms[0]) / middle(arm));
+        lines.back() += line;
+      }
+      if (arm.name == "fresh" || arm.name == "gather") {
+        std::snprintf(line, sizeof line, "  plans built in %.0f ms", built_ms);
+        lines.back() += line;
+      }
     }
   }
   std::printf("%s; f16, 32/8 heads of 128, K16/V8 pages, random; %g s an arm, arms in turn\n", found.info.name.c_str(), seconds);

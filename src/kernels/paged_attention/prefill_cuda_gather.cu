@@ -29,19 +29,24 @@ __device__ float number(T value) {
   }
 }
 
-// One 16-byte chunk of stored elements to 16-bit ones.
+// Eight stored elements, kBits each, to 16-bit ones.
 template <class T, int kBits>
-__device__ void expand(T (&to)[128 / kBits], uint4 stored, float scale, float zero) {
-  const std::uint32_t words[4] = {stored.x, stored.y, stored.z, stored.w};
+__device__ uint4 expand(const std::uint32_t (&stored)[kBits / 4], float scale, float zero) {
+  if constexpr (kBits == 16) {
+    return make_uint4(stored[0], stored[1], stored[2], stored[3]);
+  } else {
+    alignas(16) T wide[8];
 #pragma unroll
-  for (int i = 0; i < 128 / kBits; ++i) {
-    const std::uint32_t element = words[i * kBits / 32] >> (i * kBits % 32);
-    if constexpr (kBits == 8) {
-      const __half_raw half = __nv_cvt_fp8_to_halfraw(static_cast<__nv_fp8_storage_t>(element & 0xff), __NV_E4M3);
-      to[i] = rounded<T>(__half2float(__half(half)) * scale);
-    } else {
-      to[i] = rounded<T>(fmaf(scale, static_cast<float>(element & 15), zero));
+    for (int i = 0; i < 8; ++i) {
+      const std::uint32_t element = stored[i * kBits / 32] >> (i * kBits % 32);
+      if constexpr (kBits == 8) {
+        const __half_raw half = __nv_cvt_fp8_to_halfraw(static_cast<__nv_fp8_storage_t>(element & 0xff), __NV_E4M3);
+        wide[i] = rounded<T>(__half2float(__half(half)) * scale);
+      } else {
+        wide[i] = rounded<T>(fmaf(scale, static_cast<float>(element & 15), zero));
+      }
     }
+    return *reinterpret_cast<const uint4*>(wide);
   }
 }
 
@@ -51,33 +56,32 @@ struct GatherParameters {
   int kv_heads;
 };
 
-// Pages of one sequence's storage, kBits an element, all heads: reads and writes whole rows of a head.
+// All heads of one page. A thread writes 16 bytes a turn: eight elements of one token's row of a head.
 template <class T, int kBits, int D>
 __device__ void gather_page(const std::byte* page, const std::byte* parameters, const float* scales, T* to, int tokens, int kv_heads) {
-  constexpr int kRow = D * kBits / 8, kChunks = kRow / kCudaChunkBytes, kHeadChunks = kCudaPageSize * kChunks, kElements = 128 / kBits;
+  constexpr int kRow = D * kBits / 8, kPieces = D / 8, kPieceBytes = kBits, kPiecesAChunk = kCudaChunkBytes / kPieceBytes;
   if constexpr (kRow % kCudaChunkBytes == 0) {
 #pragma unroll 4
-    for (int item = threadIdx.x; item < kv_heads * kHeadChunks; item += kThreads) {
-      const int head = item / kHeadChunks, slot = item / kChunks % kCudaPageSize;
-      const int chunk = swizzled_chunk(kRow, slot, item % kChunks);
-      uint4* const row = reinterpret_cast<uint4*>(to + (static_cast<std::int64_t>(slot) * kv_heads + head) * D + chunk * kElements);
-      const bool exists = slot < tokens;
-      const uint4 stored = exists ? __ldcs(reinterpret_cast<const uint4*>(page) + item) : uint4{};
-      if constexpr (kBits == 16) {
-        *row = stored;
-      } else {
-        float scale = 0, zero = 0;
-        if (kBits == 8) {
+    for (int item = threadIdx.x; item < kv_heads * kCudaPageSize * kPieces; item += kThreads) {
+      const int head = item / (kCudaPageSize * kPieces), slot = item / kPieces % kCudaPageSize, piece = item % kPieces;
+      std::uint32_t stored[kBits / 4] = {};
+      float scale = 0, zero = 0;
+      if (slot < tokens) {
+        const int chunk = swizzled_chunk(kRow, slot, piece / kPiecesAChunk);
+        const std::byte* from = page + (head * kCudaPageSize + slot) * kRow + chunk * kCudaChunkBytes + piece % kPiecesAChunk * kPieceBytes;
+        if constexpr (kBits == 16) {
+          *reinterpret_cast<uint4*>(stored) = __ldcs(reinterpret_cast<const uint4*>(from));
+        } else if constexpr (kBits == 8) {
+          *reinterpret_cast<uint2*>(stored) = __ldcs(reinterpret_cast<const uint2*>(from));
           scale = scales[head];
-        } else if (exists) {
+        } else {
+          stored[0] = __ldcs(reinterpret_cast<const std::uint32_t*>(from));
           const __half2 scale_zero = reinterpret_cast<const __half2*>(parameters)[head * kCudaPageSize + slot];
           scale = __low2float(scale_zero), zero = __high2float(scale_zero);
         }
-        alignas(16) T wide[kElements];
-        expand<T, kBits>(wide, stored, scale, zero);
-#pragma unroll
-        for (int i = 0; i < kElements / 8; ++i) row[i] = reinterpret_cast<const uint4*>(wide)[i];
       }
+      uint4* const row = reinterpret_cast<uint4*>(to + (static_cast<std::int64_t>(slot) * kv_heads + head) * D);
+      row[piece] = expand<T, kBits>(stored, scale, zero);
     }
   }
 }

@@ -10,14 +10,14 @@
 namespace keel::cuda {
 namespace {
 
-// Lengths that are multiples of this get plans of their own; others share plans for bounds of 64, 96, 128, 192, 256, ...
+// Lengths that are multiples of this get plans of their own; others share plans for bounds of 128, 256, 512, ...
 constexpr std::int64_t kExactStep = 1024;
-constexpr std::int64_t kLeastMergedRows = 64, kMostMergedRows = 2048;
+constexpr std::int64_t kLeastBound = 128;
+constexpr std::int64_t kMostMergedRows = 2048;
 constexpr int kEach = kNativeSequences + 1;  // of an array in Integers
 
 std::int64_t bound_of(std::int64_t tokens) {
-  const auto power = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(tokens, 64))));
-  return power > 64 && tokens <= power / 4 * 3 ? power / 4 * 3 : power;
+  return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(std::max(tokens, kLeastBound))));
 }
 
 std::int64_t whole_pages(std::int64_t tokens) { return (tokens + kCudaPageSize - 1) / kCudaPageSize * kCudaPageSize; }
@@ -25,10 +25,13 @@ std::int64_t whole_pages(std::int64_t tokens) { return (tokens + kCudaPageSize -
 const void* advance(const void* from, std::int64_t elements) { return static_cast<const std::uint16_t*>(from) + elements; }
 void* advance(void* from, std::int64_t elements) { return static_cast<std::uint16_t*>(from) + elements; }
 
-// How many leading sequences have one length and stand evenly apart.
+bool exact(const PrefillSequence& s) { return s.rows % kExactStep == 0 && s.context % kExactStep == 0; }
+
+// How many leading sequences have the same lengths and stand evenly apart.
 std::int64_t even_run(std::span<const PrefillSequence> sequences) {
   std::size_t n = 1;
-  while (n < sequences.size() && sequences[n].rows == sequences[0].rows && sequences[n].first_row > sequences[n - 1].first_row &&
+  while (n < sequences.size() && sequences[n].rows == sequences[0].rows && sequences[n].context == sequences[0].context &&
+         sequences[n].first_row > sequences[n - 1].first_row &&
          sequences[n].first_row - sequences[n - 1].first_row == sequences[1].first_row - sequences[0].first_row) {
     ++n;
   }
@@ -45,7 +48,7 @@ NativePrefill::NativePrefill(const KvLayout& layout, DType dtype, std::int64_t h
       integers_(sizeof(Integers::value) / sizeof(std::int32_t), "sequence lengths") {
   const std::int64_t row_bytes = heads * layout.geometry().head_dim * 6 + heads * 8;  // tile, sum and two log-sum-exps
   merged_rows_ = std::min(kMostMergedRows, bound_of(max_rows));
-  while (merged_rows_ > kLeastMergedRows && merged_rows_ * row_bytes > workspace_bytes / 8) merged_rows_ = bound_of(merged_rows_ / 2);
+  while (merged_rows_ > kLeastBound && merged_rows_ * row_bytes > workspace_bytes / 8) merged_rows_ /= 2;
   tokens_ = (workspace_bytes - merged_rows_ * row_bytes) / (2 * token_bytes_) / kCudaPageSize * kCudaPageSize;
   const std::int64_t least = merged_rows_ + kCudaPageSize;
   if (tokens_ < least) {
@@ -76,31 +79,13 @@ SdpaShape NativePrefill::shape(const PrefillAttentionArgs& args) const {
 void NativePrefill::fresh(cudaStream_t stream, const PrefillAttentionArgs& args, bool build_only) {
   std::span<const PrefillSequence> left = args.sequences;
   while (!left.empty()) {
-    const PrefillSequence& first = left[0];
     std::int64_t count = 1;
-    if (first.rows % kExactStep == 0) {
+    if (exact(left[0])) {
       count = even_run(left);
-      const std::int64_t apart = count > 1 ? left[1].first_row - first.first_row : first.rows;
-      SdpaShape s = shape(args);
-      s.batch = count;
-      s.q_tokens = s.kv_tokens = first.rows;
-      s.kv_stride = args.kv_stride;
-      s.q_sequence = apart * args.q_stride;
-      s.kv_sequence = apart * args.kv_stride;
-      s.out_sequence = apart * args.out_stride;
-      if (build_only) {
-        sdpa_.prepare(s);
-      } else {
-        sdpa_.run(stream, s,
-                  {.q = advance(args.q, first.first_row * args.q_stride),
-                   .k = advance(args.k, first.first_row * args.kv_stride),
-                   .v = advance(args.v, first.first_row * args.kv_stride),
-                   .out = advance(args.out, first.first_row * args.out_stride)});
-      }
+      run_exact(stream, args, left.first(count), false, build_only);
     } else {
-      // As many as a power of two, for few plans.
-      while (count < std::ssize(left) && count < kNativeSequences && left[count].rows % kExactStep != 0) ++count;
-      count = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(count)));
+      while (count < std::ssize(left) && count < kNativeSequences && !exact(left[count])) ++count;
+      count = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(count)));  // for few plans
       run_ragged(stream, args, left.first(count), false, build_only);
     }
     left = left.subspan(count);
@@ -117,12 +102,56 @@ void NativePrefill::gather(cudaStream_t stream, const PrefillAttentionArgs& args
     if (count == 0) {
       run_tiles(stream, args, left[0], build_only);
       count = 1;
+    } else if (exact(left[0])) {
+      count = std::min(count, even_run(left));
+      run_exact(stream, args, left.first(count), true, build_only);
     } else {
       count = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(count)));
       run_ragged(stream, args, left.first(count), true, build_only);
     }
     left = left.subspan(count);
   }
+}
+
+GatherArgs NativePrefill::pages(const PrefillAttentionArgs& args) {
+  return {.dtype = dtype_,
+          .kv = args.kv,
+          .page_table = args.page_table,
+          .page_table_stride = args.page_table_stride,
+          .keys = workspace_.data(),
+          .values = values_};
+}
+
+// Sequences of the same lengths, evenly apart.
+void NativePrefill::run_exact(cudaStream_t stream,
+                              const PrefillAttentionArgs& args,
+                              std::span<const PrefillSequence> group,
+                              bool gathered,
+                              bool build_only) {
+  const PrefillSequence& first = group[0];
+  const std::int64_t apart = group.size() > 1 ? group[1].first_row - first.first_row : first.rows;
+  SdpaShape s = shape(args);
+  s.batch = std::ssize(group);
+  s.q_tokens = first.rows;
+  s.kv_tokens = first.context;
+  if (!gathered) s.kv_stride = args.kv_stride;
+  s.q_sequence = apart * args.q_stride;
+  s.kv_sequence = (gathered ? first.context : apart) * s.kv_stride;
+  s.out_sequence = apart * args.out_stride;
+  if (build_only) return sdpa_.prepare(s);
+  if (gathered) {
+    GatherArgs all = pages(args);
+    for (const PrefillSequence& sequence : group) {
+      all.sequence[all.count] = {sequence.table_row, 0, sequence.context, all.count * first.context};
+      ++all.count;
+    }
+    gather_pages(stream, all);
+  }
+  sdpa_.run(stream, s,
+            {.q = advance(args.q, first.first_row * args.q_stride),
+             .k = gathered ? workspace_.data() : advance(args.k, first.first_row * args.kv_stride),
+             .v = gathered ? values_ : advance(args.v, first.first_row * args.kv_stride),
+             .out = advance(args.out, first.first_row * args.out_stride)});
 }
 
 void NativePrefill::run_ragged(cudaStream_t stream,
@@ -145,12 +174,7 @@ void NativePrefill::run_ragged(cudaStream_t stream,
   if (build_only) return sdpa_.prepare(s);
 
   Integers integers{};
-  GatherArgs pages{.dtype = dtype_,
-                   .kv = args.kv,
-                   .page_table = args.page_table,
-                   .page_table_stride = args.page_table_stride,
-                   .keys = workspace_.data(),
-                   .values = values_};
+  GatherArgs all = pages(args);
   const auto offset = [](std::int64_t elements) {
     keel::check(elements < (std::int64_t{1} << 31), "the rows of one attention call span less than 2^31 elements");
     return static_cast<std::int32_t>(elements);
@@ -165,11 +189,11 @@ void NativePrefill::run_ragged(cudaStream_t stream,
     if (i == group.size()) break;
     integers.value[i] = static_cast<std::int32_t>(sequence.rows);
     integers.value[kEach + i] = static_cast<std::int32_t>(sequence.context);
-    pages.sequence[pages.count++] = {sequence.table_row, 0, sequence.context, gathered_row};
+    all.sequence[all.count++] = {sequence.table_row, 0, sequence.context, gathered_row};
     gathered_row += whole_pages(sequence.context);
   }
   write_integers(stream, integers, integers_.data());
-  if (gathered) gather_pages(stream, pages);
+  if (gathered) gather_pages(stream, all);
   sdpa_.run(stream, s,
             {.q = advance(args.q, base * args.q_stride),
              .k = gathered ? workspace_.data() : advance(args.k, base * args.kv_stride),
@@ -206,15 +230,9 @@ void NativePrefill::run_tiles(cudaStream_t stream, const PrefillAttentionArgs& a
         integers.value[0] = static_cast<std::int32_t>(rows);
         integers.value[1] = static_cast<std::int32_t>(end - begin);
         write_integers(stream, integers, integers_.data());
-        GatherArgs pages{.dtype = dtype_,
-                         .kv = args.kv,
-                         .page_table = args.page_table,
-                         .page_table_stride = args.page_table_stride,
-                         .keys = workspace_.data(),
-                         .values = values_,
-                         .count = 1};
-        pages.sequence[0] = {sequence.table_row, begin / kCudaPageSize, end - begin, 0};
-        gather_pages(stream, pages);
+        GatherArgs tile = pages(args);
+        tile.sequence[tile.count++] = {sequence.table_row, begin / kCudaPageSize, end - begin, 0};
+        gather_pages(stream, tile);
         const std::int64_t row = sequence.first_row + first;
         sdpa_.run(stream, s,
                   {.q = advance(args.q, row * args.q_stride),

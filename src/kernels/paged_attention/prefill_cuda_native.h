@@ -20,6 +20,8 @@ class NativePrefill {
 
  private:
   SdpaShape shape(const PrefillAttentionArgs& args) const;
+  GatherArgs pages(const PrefillAttentionArgs& args);  // of no sequence yet, into the workspace
+  void run_exact(cudaStream_t stream, const PrefillAttentionArgs& args, std::span<const PrefillSequence> group, bool gathered, bool build_only);
   void run_ragged(cudaStream_t stream, const PrefillAttentionArgs& args, std::span<const PrefillSequence> group, bool gathered, bool build_only);
   void run_tiles(cudaStream_t stream, const PrefillAttentionArgs& args, const PrefillSequence& sequence, bool build_only);
 

@@ -335,10 +335,12 @@ __global__ __launch_bounds__(kPlainThreads, PlainShape<D>::kBlocksPerSm) void pl
       weight[n / 2][n % 2 * 2] = pack<PV>(score[n][0], score[n][1]);
       weight[n / 2][n % 2 * 2 + 1] = pack<PV>(score[n][2], score[n][3]);
     }
+    if (__any_sync(~0u, fade[0] != 1 || fade[1] != 1)) {
 #pragma unroll
-    for (int n = 0; n < D / 8; ++n) {
+      for (int n = 0; n < D / 8; ++n) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) sum[n][i] *= fade[i / 2];
+        for (int i = 0; i < 4; ++i) sum[n][i] *= fade[i / 2];
+      }
     }
 
     const std::uint32_t value_row = shared_address(value_tile) + value_slot * Shape::kRowBytes;

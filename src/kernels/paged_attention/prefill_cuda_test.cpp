@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <mutex>
+#include <thread>
+
 #include "kernels/paged_attention/prefill_cuda_scene.h"
 
 namespace keel::cuda {
@@ -45,31 +49,63 @@ void expect_right(const PrefillScene::Verdict& verdict, const std::string& what)
   EXPECT_EQ(verdict.wrong, 0) << what << ": " << verdict.worst << " of the bound at " << verdict.where;
 }
 
+// Scenes on several threads: most of their time is the host's.
+class Shapes {
+ public:
+  void add(const PrefillShape& shape) {
+    shapes_.push_back(shape);
+    shapes_.back().seed = shapes_.size();
+  }
+  // Judges each; returns the largest error as a share of its bound.
+  template <class Judge>
+  double judge_all(Judge&& judge) {
+    double worst = 0;
+    std::atomic<std::size_t> next = 0;
+    std::mutex mutex;
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 8; ++i) {
+      threads.emplace_back([&] {
+        for (std::size_t at; (at = next++) < shapes_.size();) {
+          const PrefillShape& shape = shapes_[at];
+          try {
+            PrefillScene scene(shape);
+            const PrefillScene::Verdict verdict = judge(scene);
+            const std::lock_guard lock(mutex);
+            worst = std::max(worst, verdict.worst);
+            expect_right(verdict, name_of(shape));
+          } catch (const Error& error) {
+            const std::lock_guard lock(mutex);
+            ADD_FAILURE() << name_of(shape) << ": " << error.what();
+          }
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return worst;
+  }
+
+ private:
+  std::vector<PrefillShape> shapes_;
+};
+
 PrefillAttention attention_for(const PrefillScene& scene) {
   return PrefillAttention(scene.layout(), scene.shape().dtype, scene.heads(), 4096, 0);
 }
 
 TEST_F(PrefillCuda, PlainIsRightForEveryPairHeadDimAndGroupAtTheEdges) {
-  double worst = 0;
-  std::uint64_t seed = 1;
+  Shapes shapes;
   for (const DType dtype : {DType::f16, DType::bf16}) {
     for (const std::int64_t head_dim : kHeadDims) {
       for (const KvFormat& format : formats(dtype, head_dim)) {
-        for (const std::int64_t group : kGroups) {
-          const PrefillShape shape{.dtype = dtype, .format = format, .group = group, .head_dim = head_dim, .sequences = kEdges, .seed = seed++};
-          PrefillScene scene(shape);
-          PrefillAttention attention = attention_for(scene);
-          ASSERT_EQ(attention.plain_refusal(), "");
-          const auto out = scene.run([&] { attention.plain(nullptr, scene.args()); });
-          const auto verdict = scene.judge(out, CacheValues::exact, plain_p_unit(shape));
-          expect_right(verdict, name_of(shape));
-          worst = std::max(worst, verdict.worst);
-          if (HasFailure()) return;
-        }
+        for (const std::int64_t group : kGroups) shapes.add({.dtype = dtype, .format = format, .group = group, .head_dim = head_dim, .sequences = kEdges});
       }
     }
   }
-  std::printf("largest error: %.3f of the bound\n", worst);
+  const double worst = shapes.judge_all([](PrefillScene& scene) {
+    PrefillAttention attention = attention_for(scene);
+    return scene.judge(scene.run([&] { attention.plain(nullptr, scene.args()); }), CacheValues::exact, plain_p_unit(scene.shape()));
+  });
+  std::printf("plain: largest error %.3f of the bound\n", worst);
 }
 
 TEST_F(PrefillCuda, PlainIsRightForSharpDistributions) {
@@ -86,74 +122,76 @@ TEST_F(PrefillCuda, PlainIsRightForSharpDistributions) {
 // Of cuDNN's kernels on inputs in the model's type.
 double native_p_unit(const PrefillShape& shape) { return shape.dtype == DType::f16 ? 0x1p-10 : 0x1p-7; }
 
-constexpr std::int64_t kNativeHeadDims[] = {64, 80, 96, 128, 256};
+constexpr std::int64_t kMiB = 1 << 20;
 
-// Runs `call` and judges it; what cuDNN refuses is a failure that says so.
-template <class Call>
-void expect_native_right(PrefillScene& scene, const std::string& what, double& worst, Call&& call) {
-  try {
-    const auto verdict = scene.judge(scene.run(call), CacheValues::rounded, native_p_unit(scene.shape()));
-    expect_right(verdict, what);
-    worst = std::max(worst, verdict.worst);
-  } catch (const Error& error) {
-    ADD_FAILURE() << what << ": " << error.what();
-  }
+PrefillScene::Verdict judge_native(PrefillScene& scene, std::int64_t workspace_bytes, void (PrefillAttention::*route)(cudaStream_t, const PrefillAttentionArgs&)) {
+  PrefillAttention attention(scene.layout(), scene.shape().dtype, scene.heads(), 4096, workspace_bytes);
+  return scene.judge(scene.run([&] { (attention.*route)(nullptr, scene.args()); }), CacheValues::rounded, native_p_unit(scene.shape()));
 }
 
 TEST_F(PrefillCuda, FreshIsRightForPromptsOfOneLengthAndOfMany) {
-  double worst = 0;
+  Shapes shapes;
   for (const DType dtype : {DType::f16, DType::bf16}) {
-    for (const std::int64_t head_dim : kNativeHeadDims) {
-      for (const std::int64_t group : {1, 4, 7}) {
-        PrefillShape shape{.dtype = dtype, .format = {dtype, DType::e4m3}, .group = group, .head_dim = head_dim, .seed = 31};
-        for (const auto& lengths : std::vector<std::vector<std::int64_t>>{{1024, 1024}, {1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 1000}, {2048, 100, 300}}) {
-          shape.sequences.clear();
-          for (const std::int64_t length : lengths) shape.sequences.push_back({length, length});
-          PrefillScene scene(shape);
-          PrefillAttention attention(scene.layout(), dtype, scene.heads(), 4096, 8 << 20);
-          expect_native_right(scene, "fresh " + name_of(shape) + " from " + std::to_string(lengths[0]), worst,
-                              [&] { attention.fresh(nullptr, scene.args()); });
-        }
+    for (const std::int64_t head_dim : kHeadDims) {
+      for (const std::int64_t group : kGroups) {
+        if (group != 4 && head_dim != 128) continue;
+        PrefillShape shape{.dtype = dtype, .format = {dtype, DType::e4m3}, .group = group, .head_dim = head_dim};
+        shape.sequences = {{1024, 1024}, {1024, 1024}, {1, 1}, {16, 16}, {17, 17}, {64, 64}, {65, 65}, {127, 127}, {129, 129}, {1000, 1000}};
+        shapes.add(shape);
       }
     }
   }
-  std::printf("largest error: %.3f of the bound\n", worst);
+  const double worst = shapes.judge_all([](PrefillScene& scene) { return judge_native(scene, 8 * kMiB, &PrefillAttention::fresh); });
+  std::printf("fresh: largest error %.3f of the bound\n", worst);
 }
 
-TEST_F(PrefillCuda, GatherIsRightForEveryPairWithinTheWorkspaceAndPastIt) {
-  double worst = 0;
+TEST_F(PrefillCuda, GatherIsRightForEveryPair) {
+  Shapes shapes;
   for (const DType dtype : {DType::f16, DType::bf16}) {
-    for (const std::int64_t head_dim : kNativeHeadDims) {
+    for (const std::int64_t head_dim : kHeadDims) {
       for (const KvFormat& format : formats(dtype, head_dim)) {
-        PrefillShape shape{.dtype = dtype, .format = format, .group = 4, .head_dim = head_dim, .sequences = kEdges, .seed = 41};
-        PrefillScene scene(shape);
-        PrefillAttention attention(scene.layout(), dtype, scene.heads(), 4096, 16 << 20);
-        expect_native_right(scene, "gather " + name_of(shape), worst, [&] { attention.gather(nullptr, scene.args()); });
+        if (head_dim != 128 && format != KvFormat{dtype, DType::e4m3}) continue;
+        PrefillShape shape{.dtype = dtype, .format = format, .head_dim = head_dim};
+        shape.sequences = {{1024, 2048}, {1, 1},   {15, 15}, {16, 16},  {17, 17},  {64, 64},  {65, 65},    {127, 127}, {129, 129},
+                           {1, 17},      {1, 1000}, {2, 129}, {17, 500}, {64, 129}, {65, 333}, {100, 115}, {200, 1000}};
+        shapes.add(shape);
       }
-      // 64 rows of a merge, and a few hundred tokens.
-      PrefillShape shape{.dtype = dtype, .format = {dtype, DType::e4m3}, .group = 4, .head_dim = head_dim, .seed = 43};
-      shape.sequences = {{40, 40}, {200, 1500}, {1, 1000}, {700, 700}, {33, 350}};
-      PrefillScene scene(shape);
-      const std::int64_t merge_bytes = 64 * 8 * (head_dim * 6 + 8);
-      PrefillAttention attention(scene.layout(), dtype, scene.heads(), 4096, merge_bytes + 320 * 2 * 2 * head_dim * 2);
-      expect_native_right(scene, "gather in tiles " + name_of(shape), worst, [&] { attention.gather(nullptr, scene.args()); });
     }
   }
-  std::printf("largest error: %.3f of the bound\n", worst);
+  const double worst = shapes.judge_all([](PrefillScene& scene) { return judge_native(scene, 16 * kMiB, &PrefillAttention::gather); });
+  std::printf("gather: largest error %.3f of the bound\n", worst);
+}
+
+// 128 rows of a merge and 320 tokens of workspace.
+TEST_F(PrefillCuda, ContextsPastTheWorkspaceAreMergedFromTiles) {
+  Shapes shapes;
+  for (const std::int64_t head_dim : {64, 128}) {
+    for (const DType dtype : {DType::f16, DType::bf16}) {
+      PrefillShape shape{.dtype = dtype, .format = {dtype, DType::e4m3}, .head_dim = head_dim};
+      shape.sequences = {{40, 40}, {200, 1500}, {1, 1000}, {700, 700}, {33, 350}};
+      shapes.add(shape);
+    }
+  }
+  const double worst = shapes.judge_all([](PrefillScene& scene) {
+    const std::int64_t dim = scene.shape().head_dim, merge_bytes = 128 * scene.heads() * (dim * 6 + 8);
+    return judge_native(scene, merge_bytes + 320 * 2 * 2 * dim * 2, &PrefillAttention::gather);
+  });
+  std::printf("gather in tiles: largest error %.3f of the bound\n", worst);
 }
 
 TEST_F(PrefillCuda, PlansBuiltAheadServeTheCallsThatFollow) {
-  const PrefillShape shape{.format = {DType::f16, DType::e4m3}, .sequences = {{1024, 1024}, {100, 100}}, .seed = 3};
+  const PrefillShape shape{.format = {DType::f16, DType::e4m3}, .sequences = {{1024, 1024}, {100, 100}}};
   PrefillScene scene(shape);
-  PrefillAttention attention(scene.layout(), shape.dtype, scene.heads(), 4096, 8 << 20);
+  PrefillAttention attention(scene.layout(), shape.dtype, scene.heads(), 4096, 8 * kMiB);
   PrefillAttentionArgs nowhere = scene.args();
   nowhere.q = nowhere.k = nowhere.v = nullptr, nowhere.out = nullptr, nowhere.page_table = nullptr;
   attention.prepare_fresh(nowhere);
   attention.prepare_gather(nowhere);
-  EXPECT_GE(attention.workspace_bytes(), 8 << 20);
-  double worst = 0;
-  expect_native_right(scene, "fresh", worst, [&] { attention.fresh(nullptr, scene.args()); });
-  expect_native_right(scene, "gather", worst, [&] { attention.gather(nullptr, scene.args()); });
+  EXPECT_GE(attention.workspace_bytes(), 8 * kMiB);
+  for (const auto route : {&PrefillAttention::fresh, &PrefillAttention::gather}) {
+    const auto out = scene.run([&] { (attention.*route)(nullptr, scene.args()); });
+    expect_right(scene.judge(out, CacheValues::rounded, native_p_unit(shape)), "after plans built ahead");
+  }
 }
 
 TEST_F(PrefillCuda, MoreSequencesThanALaunchTakesAreServed) {

@@ -22,16 +22,22 @@ void expect_rotated(RopePairs pairs, std::int64_t head_dim, std::int64_t rotary_
   for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(random_unit(1, i) * 4 - 2);
   const std::vector<float> original = x;
   WorkerPool pool(2);
+  std::vector<float> angles(positions.size() * rotary_dim);
+  rope_angles(Stream{&pool},
+              {.positions = positions,
+               .inverse_frequencies = frequencies.data(),
+               .rotary_dim = rotary_dim,
+               .magnitude = magnitude,
+               .angles = angles.data()});
   rope(Stream{&pool},
        {.x = x.data(),
+        .tokens = static_cast<std::int64_t>(positions.size()),
         .token_stride = stride,
         .heads = heads,
         .head_dim = head_dim,
         .rotary_dim = rotary_dim,
         .pairs = pairs,
-        .magnitude = magnitude,
-        .inverse_frequencies = frequencies.data(),
-        .positions = positions});
+        .angles = angles.data()});
 
   std::vector<bool> rotated(x.size(), false);
   for (std::size_t token = 0; token < positions.size(); ++token) {

@@ -68,7 +68,7 @@ HWY_EXPORT(SiluMulRow);
 
 void silu_mul(const Stream& stream, const SiluMulArgs& args) {
   choose_target_once();
-  constexpr std::int64_t kElementsPerTask = 16384;  // some 5 µs
+  constexpr std::int64_t kElementsPerTask = 8192;  // some 3 µs
   const std::int64_t rows_per_task = std::max<std::int64_t>(1, kElementsPerTask / args.width);
   const std::int64_t tasks = (args.rows + rows_per_task - 1) / rows_per_task;
   stream.workers->parallel_for(tasks, [&](std::int64_t task, int) {

@@ -34,9 +34,17 @@ asio::awaitable<void> answer_whole(Api& api, const AnswerPlan& plan, RunningAnsw
   co_await reply.send(json_response(answer));
 }
 
+// A chunk up to its choices: the same for all of an answer, so made once.
+std::string chunk_head(const Api& api, const AnswerPlan& plan) {
+  std::string head = to_text(envelope(api, plan, true));
+  head.back() = ',';  // instead of the brace
+  return head + "\"choices\":[";
+}
+
 // The events of some parts. A part without anything to show makes none.
 std::string events_of(Api& api,
                       const AnswerPlan& plan,
+                      std::string_view head,
                       const RunningAnswer& running,
                       std::vector<RunningAnswer::Part>& parts,
                       std::vector<std::int64_t>& offsets) {
@@ -44,24 +52,27 @@ std::string events_of(Api& api,
   for (auto& [index, piece] : parts) {
     if (piece.text.empty() && piece.reports.empty() && piece.finish == FinishReason::none && !piece.first) continue;
     piece.text_offset = offsets[index];
-    Json chunk = envelope(api, plan, true);
-    chunk["choices"] = Json::array({choice_json(api.tokenizer, plan, index, piece)});
+    std::string chunk(head);
+    chunk += to_text(choice_json(api.tokenizer, plan, index, piece)) + ']';
     offsets[index] = piece.text_offset;
-    if (plan.include_usage) chunk["usage"] = plan.continuous_usage ? usage_json(running.usage_of(index)) : Json();
-    append_event(events, to_text(chunk));
+    if (plan.include_usage) {
+      chunk += ",\"usage\":" + to_text(plan.continuous_usage ? usage_json(running.usage_of(index)) : Json());
+    }
+    append_event(events, chunk + '}');
   }
   return events;
 }
 
 asio::awaitable<void> answer_stream(Api& api, const AnswerPlan& plan, RunningAnswer& running, Reply& reply) {
   co_await reply.begin_events();
+  const std::string head = chunk_head(api, plan);
   std::vector<std::int64_t> offsets(plan.requests.size() * static_cast<std::size_t>(plan.n));
   std::optional<ApiError> failure;
   while (!running.done() && !failure) {
     std::string events;
     try {
       std::vector<RunningAnswer::Part> parts = co_await running.next(api.options.ping_interval);
-      events = parts.empty() ? std::string(kEventsPing) : events_of(api, plan, running, parts, offsets);
+      events = parts.empty() ? std::string(kEventsPing) : events_of(api, plan, head, running, parts, offsets);
     } catch (const RequestError& error) {
       failure = error.error();
     }
@@ -71,10 +82,7 @@ asio::awaitable<void> answer_stream(Api& api, const AnswerPlan& plan, RunningAns
   if (failure) {
     append_event(last, to_text(error_json(*failure)));
   } else if (plan.include_usage) {
-    Json chunk = envelope(api, plan, true);
-    chunk["choices"] = Json::array();
-    chunk["usage"] = usage_json(running.usage());
-    append_event(last, to_text(chunk));
+    append_event(last, head + "],\"usage\":" + to_text(usage_json(running.usage())) + '}');
   }
   last += kEventsDone;
   co_await reply.write_events(last);

@@ -17,6 +17,7 @@ Json model_card(const Api& api, const std::string& name) {
           {"root", engine.model},
           {"parent", nullptr},
           {"max_model_len", engine.max_model_len},
+          {"vocab_size", api.engine.config().vocabulary},
           {"family", engine.family},
           {"weights", {{"format", engine.weights_format}, {"bytes", engine.weight_bytes}}},
           {"kv_cache",
@@ -29,6 +30,7 @@ Json model_card(const Api& api, const std::string& name) {
             {"pages", engine.pages},
             {"slots", engine.slots},
             {"pool_bytes", engine.pool_bytes}}},
+          {"device", engine.device},
           {"cpu_target", engine.cpu_target},
           {"threads", engine.threads}};
 }

@@ -7,12 +7,28 @@ namespace {
 
 double seconds(std::chrono::steady_clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
+[[noreturn]] void refuse_for_now(const std::string& message) {
+  throw RequestError({429, "too many requests are waiting: " + message, "", "rate_limit_exceeded"});
+}
+
 [[noreturn]] void refuse_submission(const Submitted& submitted) {
   switch (submitted.status) {
-    case SubmitStatus::queue_full:
-      throw RequestError({429, "too many requests are waiting: " + submitted.message, "", "rate_limit_exceeded"});
+    case SubmitStatus::queue_full: refuse_for_now(submitted.message);
     case SubmitStatus::stopping: throw RequestError({503, "the server is shutting down"});
     default: throw RequestError({400, submitted.message});
+  }
+}
+
+// Before anything is submitted: a request that will not be taken whole may not fill the queue first.
+void check_queue(const Engine& engine, const AnswerPlan& plan) {
+  const auto choices = static_cast<std::int64_t>(plan.requests.size()) * plan.n;
+  if (choices > engine.max_queued()) {
+    const std::string param = plan.n > engine.max_queued() ? "n" : "prompt";
+    refuse(param, fmt::format("{}: wanted at most {} choices (prompts times n), which is all the queue holds (--max-queued), found {}",
+                              param, engine.max_queued(), choices));
+  }
+  if (const std::int64_t room = engine.queue_room(); choices > room) {
+    refuse_for_now(fmt::format("the queue has room for {} of {} choices", room, choices));
   }
 }
 
@@ -24,6 +40,7 @@ RunningAnswer::RunningAnswer(Api& api, const AnswerPlan& plan, std::function<voi
       open_of_(plan.requests.size(), plan.n),
       choices_(plan.requests.size() * static_cast<std::size_t>(plan.n)),
       open_choices_(choices_.size()) {
+  check_queue(api.engine, plan);
   const auto overflow = [&metrics = api.metrics, close = std::move(close), id = plan.id] {
     log_warning("{}: the client does not read its answer; cancelled", id);
     metrics.overflowed();
@@ -69,8 +86,9 @@ void RunningAnswer::observe(Choice& choice, const OutputQueue::Item& item) {
   }
   if (item.output.finish == FinishReason::stop || item.output.finish == FinishReason::length) {
     const auto made = choice.completion_tokens + static_cast<std::int64_t>(item.output.tokens.size());
-    api_.metrics.finished({.whole = seconds(item.when - submitted_),
-                           .decode = made > 0 ? seconds(choice.last - choice.first) : 0,
+    api_.metrics.finished({.queue = seconds(item.output.admitted - submitted_),
+                           .prefill = seconds(choice.first - item.output.admitted),
+                           .decode = seconds(choice.last - choice.first),
                            .prompt_tokens = static_cast<std::int64_t>(plan_.requests[item.prompt].prompt.size()),
                            .generation_tokens = made});
   }
@@ -107,7 +125,7 @@ RunningAnswer::Part RunningAnswer::take(OutputQueue::Item item) {
 
 boost::asio::awaitable<std::vector<RunningAnswer::Part>> RunningAnswer::next(std::chrono::milliseconds timeout) {
   std::vector<OutputQueue::Item> items = co_await queue_->take(timeout);
-  if (!queue_->ended().empty()) throw RequestError({503, queue_->ended()});
+  if (queue_->ended()) throw RequestError(*queue_->ended());
   std::vector<Part> parts;
   parts.reserve(items.size());
   for (OutputQueue::Item& item : items) parts.push_back(take(std::move(item)));

@@ -11,12 +11,12 @@
 namespace keel {
 
 // `where`: the file, and the construct within it, as messages should name it.
-struct JsonFields {
+struct FileFields {
   const nlohmann::json& object;
   std::string where;
 
   // Throws Error unless `object` is one.
-  JsonFields(const nlohmann::json& object, std::string where);
+  FileFields(const nlohmann::json& object, std::string where);
 
   bool has(const char* key) const;  // there, and not null
   const nlohmann::json& at(const char* key) const;
@@ -25,7 +25,7 @@ struct JsonFields {
   bool flag_or(const char* key, bool otherwise) const;
   std::int64_t integer(const char* key) const;
   const nlohmann::json& array(const char* key) const;
-  JsonFields inside(const char* key) const;
+  FileFields inside(const char* key) const;
 };
 
 nlohmann::json parse_json(std::string_view text, const std::string& where);

@@ -1,0 +1,176 @@
+// The client against a server that answers by script, well and badly.
+#include "lab/openai_load.h"
+
+#include <gtest/gtest.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/read_until.hpp>
+#include <boost/asio/write.hpp>
+#include <cmath>
+#include <thread>
+
+#include "lab/sse_reader.h"
+
+namespace keel {
+namespace {
+
+namespace asio = boost::asio;
+using tcp = asio::ip::tcp;
+
+// Answers each connection with the next script, piece by piece, and closes.
+class ScriptedServer {
+ public:
+  explicit ScriptedServer(std::vector<std::vector<std::string>> scripts)
+      : acceptor_(io_, {asio::ip::make_address("127.0.0.1"), 0}), thread_([this, scripts = std::move(scripts)] {
+          for (const auto& script : scripts) answer(script);
+        }) {}
+  ~ScriptedServer() { thread_.join(); }
+
+  ServerAddress address() const { return {.host = "127.0.0.1", .port = std::to_string(acceptor_.local_endpoint().port())}; }
+  std::string request;  // the last, once it was answered
+
+ private:
+  void answer(const std::vector<std::string>& script) {
+    tcp::socket socket(io_);
+    acceptor_.accept(socket);
+    boost::system::error_code ignored;
+    std::string head;
+    const std::size_t head_bytes = asio::read_until(socket, asio::dynamic_buffer(head), "\r\n\r\n");
+    if (const auto at = head.find("Content-Length: "); at != std::string::npos) {
+      const std::size_t whole = head_bytes + std::stoul(head.substr(at + 16));
+      asio::read(socket, asio::dynamic_buffer(head), asio::transfer_exactly(whole - std::min(whole, head.size())), ignored);
+    }
+    request = head;
+    for (const std::string& piece : script) {
+      if (piece == "wait") {  // until the client gives up
+        char byte;
+        socket.read_some(asio::buffer(&byte, 1), ignored);
+        return;
+      }
+      asio::write(socket, asio::buffer(piece), ignored);
+    }
+  }
+
+  asio::io_context io_;
+  tcp::acceptor acceptor_;
+  std::thread thread_;
+};
+
+const std::string kStreamHead = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nConnection: close\r\n\r\n";
+const std::string kToken = "data: {\"choices\":[{\"text\":\"a\",\"finish_reason\":null}]}\n\n";
+const std::string kLast = "data: {\"choices\":[{\"text\":\"\",\"finish_reason\":\"length\"}]}\n\n";
+const std::string kUsage = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":4,\"completion_tokens\":3}}\n\n";
+const std::string kDone = "data: [DONE]\n\n";
+
+RequestTimes exchange(std::vector<std::string> script, std::chrono::seconds timeout = std::chrono::seconds(20)) {
+  ScriptedServer server({std::move(script)});
+  return run_load(server.address(), {.path = "/v1/completions", .bodies = {"{}"}, .due_s = {0}, .request_timeout = timeout})[0];
+}
+
+TEST(OpenAiLoad, TimesTokensAndTakesCountsFromTheUsage) {
+  const RequestTimes times = exchange({kStreamHead, kToken, ": ping\n\n", kToken, kToken + kLast, kUsage + kDone});
+  EXPECT_EQ(times.error, "");
+  EXPECT_EQ(times.prompt_tokens, 4);
+  EXPECT_EQ(times.output_tokens, 3);
+  ASSERT_EQ(times.token_s.size(), 3u);  // the last event brings no token, and ends the answer
+  EXPECT_GE(times.ended_s, times.token_s.back());
+  EXPECT_LE(times.sent_s, times.token_s.front());
+}
+
+TEST(OpenAiLoad, ReadsChunkedAnswers) {
+  std::vector<std::string> script = {"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"};
+  for (const std::string& data : {kToken.substr(0, 9), kToken.substr(9) + kToken, kLast, kUsage + kDone}) {
+    script.push_back(fmt::format("{:x}\r\n{}\r\n", data.size(), data));
+  }
+  script.push_back("0\r\n\r\n");
+  const RequestTimes times = exchange(script);
+  EXPECT_EQ(times.error, "");
+  EXPECT_EQ(times.token_s.size(), 2u);
+}
+
+TEST(OpenAiLoad, CountsAsFailedWhateverDoesNotEndAsItShould) {
+  EXPECT_EQ(exchange({"HTTP/1.1 429 Too Many Requests\r\nContent-Length: 31\r\n\r\n{\"error\":{\"message\":\"is full\"}}"}).error,
+            "HTTP 429: is full");
+  EXPECT_EQ(exchange({"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n{\"error\":{\"message\":\"too long\"}}"}).error,
+            "HTTP 400: too long");
+  EXPECT_EQ(exchange({kStreamHead, kToken, kUsage}).error, "the stream ended without [DONE]");
+  EXPECT_EQ(exchange({kStreamHead, kUsage, kDone}).error, "the stream brought no token");
+  EXPECT_NE(exchange({kStreamHead, kToken, kDone}).error.find("no usage"), std::string::npos);
+  EXPECT_EQ(exchange({kStreamHead, kToken, "data: {\"error\":{\"message\":\"overflow\"}}\n\n", kDone}).error, "overflow");
+  EXPECT_NE(exchange({kStreamHead, "data: nonsense\n\n", kDone}).error.find("no JSON object"), std::string::npos);
+  EXPECT_EQ(exchange({"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n{}"}).error,
+            "wanted an event stream, found application/json");
+  EXPECT_EQ(exchange({""}).error, "the server closed the connection early");
+  EXPECT_EQ(exchange({"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nda"}).error,
+            "the server closed the connection early");
+}
+
+TEST(OpenAiLoad, GivesUpOnAServerThatHangs) {
+  const RequestTimes times = exchange({kStreamHead, kToken, "wait"}, std::chrono::seconds(1));
+  EXPECT_EQ(times.error, "no complete answer within 1 s");
+  EXPECT_GE(times.ended_s, 0.9);
+}
+
+TEST(OpenAiLoad, NamesARefusedConnection) {
+  ServerAddress gone;
+  { gone = ScriptedServer({}).address(); }
+  const auto times = run_load(gone, {.path = "/v1/completions", .bodies = {"{}"}, .due_s = {0}});
+  EXPECT_EQ(times[0].error, "Connection refused");
+  try {
+    http_get(gone, "/v1/models", std::chrono::seconds(5));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.what(), gone.url() + "/v1/models: Connection refused");
+  }
+}
+
+TEST(OpenAiLoad, SendsWhenDueAndHoldsBackPastTheLimit) {
+  const std::vector<std::string> good = {kStreamHead, kToken + kLast + kUsage + kDone};
+  ScriptedServer server({good, good, good});
+  const auto times = run_load(server.address(), {.path = "/v1/completions", .bodies = {"{}", "{}", "{}"}, .due_s = {0, 0, 0.3},
+                                                  .max_concurrency = 1});
+  for (const RequestTimes& one : times) EXPECT_EQ(one.error, "");
+  EXPECT_GE(times[1].sent_s, times[0].ended_s);
+  EXPECT_GE(times[2].sent_s, 0.3);
+}
+
+TEST(OpenAiLoad, SendsTokensOptionsAndKey) {
+  ScriptedServer server({{kStreamHead, kToken + kLast + kUsage + kDone}});
+  ServerAddress address = server.address();
+  address.prefix = "/proxy";
+  address.api_key = "secret";
+  const auto body = completion_body({.prompt = {5, 6}, .output_tokens = 7}, {.model = "m"});
+  EXPECT_EQ(run_load(address, {.path = "/v1/completions", .bodies = {body.dump()}, .due_s = {0}})[0].error, "");
+  EXPECT_TRUE(server.request.starts_with("POST /proxy/v1/completions HTTP/1.1\r\n")) << server.request;
+  EXPECT_NE(server.request.find("Authorization: Bearer secret\r\n"), std::string::npos);
+  EXPECT_EQ(body["prompt"], (std::vector<int>{5, 6}));
+  EXPECT_EQ(body["max_tokens"], 7);
+  EXPECT_EQ(body["ignore_eos"], true);
+  EXPECT_EQ(body["stream_options"]["include_usage"], true);
+}
+
+TEST(BaseUrl, IsHostPortAndPrefix) {
+  EXPECT_EQ(parse_base_url("http://a.b:81/x/")->url(), "http://a.b:81/x");
+  EXPECT_EQ(parse_base_url("http://a")->port, "80");
+  EXPECT_EQ(parse_base_url("http://[::1]:9")->host, "::1");
+  for (const char* wrong : {"", "a:80", "http://", "http://a:", "http://a:x", "http://a:70000", "http://a:0"}) {
+    EXPECT_FALSE(parse_base_url(wrong)) << wrong;
+  }
+  EXPECT_NE(parse_base_url("https://a").error().find("TLS"), std::string::npos);
+}
+
+TEST(SseReader, FindsTheSameEventsHoweverTheBytesAreCut) {
+  const std::string bytes = ": comment\n\nevent: x\ndata: one\n\ndata:two\r\ndata: three\r\n\r\n\n\ndata: cut";
+  const std::vector<std::string> wanted = {"one", "two\nthree"};
+  for (std::size_t cut = 0; cut <= bytes.size(); ++cut) {
+    SseReader reader;
+    std::vector<std::string> found = reader.push(bytes.substr(0, cut));
+    for (std::string& event : reader.push(bytes.substr(cut))) found.push_back(std::move(event));
+    EXPECT_EQ(found, wanted) << cut;
+  }
+}
+
+}  // namespace
+}  // namespace keel

@@ -1,0 +1,192 @@
+#include "lab/report.h"
+
+#include <fmt/format.h>
+
+#include <cctype>
+#include <cmath>
+
+#include "kv/format.h"
+
+namespace keel {
+namespace {
+
+constexpr std::size_t kWidth = 50;
+
+std::string_view heading(Metric metric) {
+  switch (metric) {
+    case Metric::ttft: return "Time to First Token";
+    case Metric::tpot: return "Time per Output Token (excl. 1st token)";
+    case Metric::itl: return "Inter-token Latency";
+    case Metric::e2el: return "End-to-end Latency";
+  }
+  return "";
+}
+
+const Sample& sample_of(const RunFigures& figures, Metric metric) {
+  switch (metric) {
+    case Metric::ttft: return figures.ttft_s;
+    case Metric::tpot: return figures.tpot_s;
+    case Metric::itl: return figures.itl_s;
+    case Metric::e2el: return figures.e2el_s;
+  }
+  return figures.ttft_s;
+}
+
+std::string upper(std::string_view word) {
+  std::string result(word);
+  for (char& c : result) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return result;
+}
+
+}  // namespace
+
+std::string_view name(Metric metric) {
+  switch (metric) {
+    case Metric::ttft: return "ttft";
+    case Metric::tpot: return "tpot";
+    case Metric::itl: return "itl";
+    case Metric::e2el: return "e2el";
+  }
+  return "";
+}
+
+ResultBlock::ResultBlock(std::string_view title) { centred(fmt::format(" {} ", title), '='); }
+
+void ResultBlock::centred(std::string_view title, char fill) {
+  const std::size_t room = kWidth > title.size() ? kWidth - title.size() : 0;
+  text_ += std::string(room / 2, fill) + std::string(title) + std::string(room - room / 2, fill) + '\n';
+}
+
+void ResultBlock::section(std::string_view title) { centred(title, '-'); }
+
+void ResultBlock::row(std::string_view what, std::int64_t value) {
+  text_ += fmt::format("{:<40} {}\n", fmt::format("{}:", what), value);
+}
+
+void ResultBlock::row(std::string_view what, double value) {
+  const std::string number = !std::isfinite(value)        ? "n/a"
+                             : std::fabs(value) < 1 && value != 0 ? fmt::format("{:.4f}", value)
+                                                                  : fmt::format("{:.2f}", value);
+  text_ += fmt::format("{:<40} {}\n", fmt::format("{}:", what), number);
+}
+
+std::string ResultBlock::text() const { return text_ + std::string(kWidth, '=') + '\n'; }
+
+void ResultBlock::add_requests(const RunFigures& figures) {
+  row("Benchmark duration (s)", figures.duration_s);
+  row("Total input tokens", figures.input_tokens);
+  row("Total generated tokens", figures.output_tokens);
+  row("Request throughput (req/s)", figures.requests_per_s());
+  row("Output token throughput (tok/s)", figures.output_tokens_per_s());
+  row("Peak concurrent requests", figures.peak_concurrent);
+  row("Total token throughput (tok/s)", figures.total_tokens_per_s());
+}
+
+void ResultBlock::add_metrics(const RunFigures& figures, const MetricChoice& choice) {
+  for (const Metric metric : choice.metrics) {
+    const Sample& sample = sample_of(figures, metric);
+    const std::string word = upper(name(metric));
+    section(heading(metric));
+    row(fmt::format("Mean {} (ms)", word), sample.mean() * 1e3);
+    row(fmt::format("Median {} (ms)", word), sample.median() * 1e3);
+    for (const double percent : choice.percentiles) row(fmt::format("P{:g} {} (ms)", percent, word), sample.percentile(percent) * 1e3);
+  }
+}
+
+void ResultBlock::add_phases(const Phases& phases, const Attestation& attestation) {
+  const PhaseFigures &prefill = phases.prefill, &decode = phases.decode;
+  section("Prefill steps (some with decode rows)");
+  row("Steps", prefill.steps);
+  row("Time (s)", prefill.seconds);
+  row("Throughput (tok/s)", prefill.rows_per_s());
+  row("Median step (ms)", prefill.step_s.median() * 1e3);
+  section("Decode steps");
+  row("Steps", decode.steps);
+  row("Time (s)", decode.seconds);
+  row("Throughput (tok/s)", decode.rows_per_s());
+  row("Median step (ms)", decode.step_s.median() * 1e3);
+  row("Mean sequences in a step", decode.rows_per_step());
+  row("Weights and cache a step (MB)", decode.bytes_per_step(attestation) / 1e6);
+  row("Bandwidth (GB/s)", decode.bytes_per_s(attestation) / 1e9);
+}
+
+RecordJson as_json(const Sample& seconds, std::span<const double> percentiles) {
+  RecordJson json = {{"count", seconds.size()},
+                     {"mean_ms", seconds.mean() * 1e3},
+                     {"std_ms", seconds.stddev() * 1e3},
+                     {"median_ms", seconds.median() * 1e3}};
+  for (const double percent : percentiles) json[fmt::format("p{:g}_ms", percent)] = seconds.percentile(percent) * 1e3;
+  return json;
+}
+
+RecordJson as_json(const RunFigures& figures, const MetricChoice& choice) {
+  RecordJson json = {{"completed", figures.completed},
+                     {"failed", figures.failed},
+                     {"duration_s", figures.duration_s},
+                     {"input_tokens", figures.input_tokens},
+                     {"output_tokens", figures.output_tokens},
+                     {"requests_per_s", figures.requests_per_s()},
+                     {"output_tokens_per_s", figures.output_tokens_per_s()},
+                     {"total_tokens_per_s", figures.total_tokens_per_s()},
+                     {"peak_concurrent", figures.peak_concurrent},
+                     {"mean_wait_ms", figures.wait_s.mean() * 1e3}};
+  for (const Metric metric : kAllMetrics) json[std::string(name(metric))] = as_json(sample_of(figures, metric), choice.percentiles);
+  return json;
+}
+
+RecordJson as_json(const PhaseFigures& phase, const Attestation& attestation) {
+  return {{"steps", phase.steps},
+          {"seconds", phase.seconds},
+          {"rows", phase.rows},
+          {"rows_per_s", phase.rows_per_s()},
+          {"rows_per_step", phase.rows_per_step()},
+          {"median_step_ms", phase.step_s.median() * 1e3},
+          {"bytes_per_step", phase.bytes_per_step(attestation)},
+          {"gb_per_s", phase.bytes_per_s(attestation) / 1e9}};
+}
+
+RecordJson as_json(const Attestation& a) {
+  return {{"model", a.model},
+          {"family", a.family},
+          {"weights", a.weights_format},
+          {"weight_bytes", a.weight_bytes},
+          {"device", a.device},
+          {"kv_cache", short_name(a.format)},
+          {"key_type", name(a.format.key)},
+          {"value_type", name(a.format.value)},
+          {"scales", a.scales},
+          {"bytes_per_token", a.bytes_per_token},
+          {"pool_bytes", a.pool_bytes},
+          {"slots", a.slots},
+          {"page_size", a.page_size},
+          {"max_model_len", a.max_model_len}};
+}
+
+RecordJson requests_as_json(std::span<const RequestTimes> requests, bool token_times) {
+  RecordJson list = RecordJson::array();
+  for (const RequestTimes& request : requests) {
+    RecordJson json = {{"due_s", request.due_s},
+                       {"sent_s", request.sent_s},
+                       {"first_token_s", request.token_s.empty() ? RecordJson() : RecordJson(request.token_s.front())},
+                       {"ended_s", request.ended_s},
+                       {"input_tokens", request.prompt_tokens},
+                       {"output_tokens", request.output_tokens}};
+    if (!request.error.empty()) json["error"] = request.error;
+    if (token_times) json["token_s"] = request.token_s;
+    list.push_back(std::move(json));
+  }
+  return list;
+}
+
+RecordJson steps_as_json(std::span<const StepTime> steps) {
+  RecordJson list = RecordJson::array();
+  for (const StepTime& step : steps) {
+    list.push_back({{"seconds", step.seconds},
+                    {"prefill_rows", step.prefill_rows},
+                    {"decode_rows", step.decode_rows},
+                    {"context_tokens", step.context_tokens}});
+  }
+  return list;
+}
+
+}  // namespace keel
