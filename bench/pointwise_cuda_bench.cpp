@@ -106,9 +106,9 @@ void bench_rows(std::int64_t rows) {
     const auto slots_there = on_device(slots);
     const auto norm = on_device(std::vector<float>(kDim, 1.0f)), scales = on_device(std::vector<float>(kKvHeads, 0.02f)),
                units = on_device(std::vector<float>(kKvHeads, 1.0f));
-    for (const bool round_v : {false, true}) {
-      const std::int64_t moved = rows * (2 * (kHeads + kKvHeads) * kDim * 2 + kKvHeads * kDim * 2 * (1 + round_v)) + rows * layout.bytes_per_token();
-      report(fmt::format("rope_write {}{}", short_name(format), round_v ? " round_v" : "").c_str(), rows, moved, [&](cudaStream_t stream) {
+    for (const bool round : {false, true}) {
+      const std::int64_t moved = rows * (2 * (kHeads + kKvHeads) * kDim * 2 + kKvHeads * kDim * 2 * (1 + round)) + rows * layout.bytes_per_token();
+      report(fmt::format("rope_write {}{}", short_name(format), round ? " round" : "").c_str(), rows, moved, [&](cudaStream_t stream) {
         rope_write(stream, {.dtype = DType::f16,
                             .q = fused.data(),
                             .k = fused.data() + kHeads * kDim,
@@ -126,7 +126,7 @@ void bench_rows(std::int64_t rows) {
                             .slots = slots_there.data(),
                             .kv = {&layout, keys.data(), values.data(), (format.key == DType::e4m3 ? scales : units).data(),
                                    (format.value == DType::e4m3 ? scales : units).data()},
-                            .round_v = round_v});
+                            .round = round});
       });
     }
   }

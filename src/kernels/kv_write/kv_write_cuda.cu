@@ -21,7 +21,7 @@ struct Job {
   int heads, kv_heads, head_dim;
   int group;  // lanes a row: the power of two from head_dim / kVector
   const float *q_norm, *k_norm;
-  float epsilon;
+  float epsilon, inverse_head_dim;
   int rotary_dim;
   bool interleaved;
   const float2* rope_table;
@@ -35,21 +35,33 @@ struct Job {
 };
 
 __device__ float group_sum(float x, int group) {
-  for (int offset = group / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(~0u, x, offset);
+#pragma unroll
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+    if (offset < group) x += __shfl_xor_sync(~0u, x, offset);
+  }
   return x;
 }
 __device__ float group_min(float x, int group) {
-  for (int offset = group / 2; offset > 0; offset /= 2) x = fminf(x, __shfl_xor_sync(~0u, x, offset));
+#pragma unroll
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+    if (offset < group) x = fminf(x, __shfl_xor_sync(~0u, x, offset));
+  }
   return x;
 }
 __device__ float group_max(float x, int group) { return -group_min(-x, group); }
 
-// Address of byte `offset` of a head's row in its slot.
-__device__ std::byte* row_byte(std::byte* pages, std::int64_t page_bytes, std::int64_t slot, int head, int row_bytes, int offset) {
+// Where one lane's part of its token's row lies in the pages: at + head · head_bytes. at is null for a token without a slot.
+struct Target {
+  std::byte* at;
+  int head_bytes;
+};
+__device__ Target target(std::byte* pages, std::int64_t page_bytes, std::int64_t slot, int row_bytes, int offset) {
+  const int head_bytes = kCudaPageSize * row_bytes;
+  if (slot < 0) return {nullptr, head_bytes};
   const int place = static_cast<int>(slot % kCudaPageSize);
   const int chunk = swizzled_chunk(row_bytes, place, offset / kCudaChunkBytes);
-  return pages + slot / kCudaPageSize * page_bytes + (head * kCudaPageSize + place) * row_bytes + chunk * kCudaChunkBytes +
-         offset % kCudaChunkBytes;
+  const int within = place * row_bytes + chunk * kCudaChunkBytes + offset % kCudaChunkBytes;
+  return {pages + slot / kCudaPageSize * page_bytes + within, head_bytes};
 }
 
 // NaNs become quiet, as they do on their way through f32 on the CPU.
@@ -126,144 +138,173 @@ __device__ void decode_u4(std::uint32_t codes, U4Parameters parameters, float (&
   }
 }
 
-// Both store one lane's part of a row, kVector dimensions from `dim`, and return what the stored bytes read back as, rounded to T.
+// Stores one lane's part of a row of K or V as its type has it; returns what the stored bytes read back as, rounded to T.
 template <class T>
-__device__ uint4 store_key(const Job& job, const uint4& packed, std::int64_t slot, int head, int dim) {
-  if (job.key_type == DType::e4m3) {
-    const float scale = job.key_scales[head];
-    const uint2 codes = encode_e4m3<T>(packed, scale);
-    if (slot >= 0) *reinterpret_cast<uint2*>(row_byte(job.keys, job.key_page_bytes, slot, head, job.head_dim, dim)) = codes;
-    float x[kVector];
-    decode_e4m3(codes, scale, x);
-    return pack<T>(x);
+__device__ uint4 store(DType type, const Target& target, const float* scales, const uint4& packed, int head) {
+  std::byte* to = target.at + head * target.head_bytes;
+  if (type != DType::e4m3) {
+    const uint4 same = quiet<T>(packed);
+    if (target.at != nullptr) *reinterpret_cast<uint4*>(to) = same;
+    return same;
   }
-  const uint4 same = quiet<T>(packed);
-  if (slot >= 0) *reinterpret_cast<uint4*>(row_byte(job.keys, job.key_page_bytes, slot, head, 2 * job.head_dim, 2 * dim)) = same;
-  return same;
-}
-
-template <class T>
-__device__ uint4 store_value(const Job& job, const uint4& packed, U4Parameters parameters, std::int64_t slot, int head, int dim) {
+  const float scale = scales[head];
+  const uint2 codes = encode_e4m3<T>(packed, scale);
+  if (target.at != nullptr) *reinterpret_cast<uint2*>(to) = codes;
   float x[kVector];
-  if (job.value_type == DType::u4) {
-    unpack<T>(packed, x);
-    const std::uint32_t codes = encode_u4(x, parameters);
-    if (slot >= 0) {
-      std::byte* to = row_byte(job.values, job.value_page_bytes, slot, head, job.head_dim / 2, dim / 2);
-      *reinterpret_cast<std::uint32_t*>(to) = codes;
-      if (dim == 0) {
-        const std::int64_t rows = static_cast<std::int64_t>(job.kv_heads) * kCudaPageSize;
-        std::byte* page = job.values + slot / kCudaPageSize * job.value_page_bytes + rows * job.head_dim / 2;
-        reinterpret_cast<U4Parameters*>(page)[head * kCudaPageSize + slot % kCudaPageSize] = parameters;
-      }
-    }
-    decode_u4(codes, parameters, x);
-    return pack<T>(x);
-  }
-  if (job.value_type == DType::e4m3) {
-    const float scale = job.value_scales[head];
-    const uint2 codes = encode_e4m3<T>(packed, scale);
-    if (slot >= 0) {
-      *reinterpret_cast<uint2*>(row_byte(job.values, job.value_page_bytes, slot, head, job.head_dim, dim)) = codes;
-    }
-    decode_e4m3(codes, scale, x);
-    return pack<T>(x);
-  }
-  const uint4 same = quiet<T>(packed);
-  if (slot >= 0) {
-    *reinterpret_cast<uint4*>(row_byte(job.values, job.value_page_bytes, slot, head, 2 * job.head_dim, 2 * dim)) = same;
-  }
-  return same;
+  decode_e4m3(codes, scale, x);
+  return pack<T>(x);
 }
 
-// blockIdx.x is the token. A group of lanes takes kRows rows and loads them, and the token's turns, before it begins.
-template <class T, int kRows>
-__global__ void __launch_bounds__(kThreads) rope_write_kernel(const __grid_constant__ Job job) {
+// The same for V as u4. `parameters`: the token's for head 0, heads kCudaPageSize apart.
+// All lanes of the warp call it, `active` those that hold a part of a row of V.
+template <class T>
+__device__ uint4 store_u4(const Job& job, const Target& values, U4Parameters* parameters, const uint4& packed, int head, bool active) {
+  float x[kVector];
+  unpack<T>(packed, x);
+  float low = INFINITY, high = -INFINITY;
+#pragma unroll
+  for (int j = 0; j < kVector; ++j) {
+    low = fminf(low, isfinite(x[j]) ? x[j] : -INFINITY);
+    high = fmaxf(high, isfinite(x[j]) ? x[j] : INFINITY);
+  }
+  low = group_min(active ? low : INFINITY, job.group);
+  high = group_max(active ? high : -INFINITY, job.group);
+  if (!active) return packed;
+  const U4Parameters found = u4_parameters(low, high);
+  const std::uint32_t codes = encode_u4(x, found);
+  if (values.at != nullptr) {
+    *reinterpret_cast<std::uint32_t*>(values.at + head * values.head_bytes) = codes;
+    if (threadIdx.x % job.group == 0) parameters[head * kCudaPageSize] = found;
+  }
+  decode_u4(codes, found, x);
+  return pack<T>(x);
+}
+
+// Cosine and sine for each of a lane's dimensions, the sine with the sign that this member of its pair wants.
+// kAligned: half pairs whose halves are whole vectors, so that a lane's partners are all one other lane's.
+template <bool kAligned>
+__device__ void load_turns(const Job& job, std::int64_t token, int dim, float2 (&turns)[kVector]) {
+  const int pairs = job.rotary_dim / 2;
+  const float2* table = job.rope_table + static_cast<std::int64_t>(job.positions[token]) * pairs;
+  if constexpr (kAligned) {
+    if (dim >= job.rotary_dim) return;
+    const bool second = dim >= pairs;
+    const auto* four_floats = reinterpret_cast<const float4*>(table + (second ? dim - pairs : dim));
+#pragma unroll
+    for (int j = 0; j < kVector; j += 2) {
+      const float4 two = four_floats[j / 2];
+      turns[j] = {two.x, second ? two.y : -two.y};
+      turns[j + 1] = {two.z, second ? two.w : -two.w};
+    }
+  } else {
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) {
+      if (dim + j >= job.rotary_dim) continue;
+      const bool second = job.interleaved ? j % 2 == 1 : dim + j >= pairs;
+      turns[j] = table[job.interleaved ? (dim + j) / 2 : second ? dim + j - pairs : dim + j];
+      if (!second) turns[j].y = -turns[j].y;
+    }
+  }
+}
+
+template <bool kAligned>
+__device__ void rotate(const Job& job, int dim, const float2 (&turns)[kVector], float (&x)[kVector]) {
+  const int pairs = job.rotary_dim / 2;
+  float partner[kVector];
+  if constexpr (kAligned) {
+    const int source = (dim < pairs ? dim + pairs : dim - pairs) / kVector;
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) partner[j] = __shfl_sync(~0u, x[j], source, job.group);
+  } else {
+    // Half pairs: the partner is `pairs` dimensions away, a multiple of 4, so in place j or j ^ 4 of another lane.
+    const bool swap = pairs % kVector != 0;
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) {
+      const int other = dim + j < pairs ? dim + j + pairs : dim + j - pairs;
+      partner[j] = job.interleaved ? x[j ^ 1] : __shfl_sync(~0u, swap ? x[j ^ 4] : x[j], other / kVector, job.group);
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < kVector; ++j) {
+    if (dim + (kAligned ? 0 : j) < job.rotary_dim) x[j] = x[j] * turns[j].x + partner[j] * turns[j].y;
+  }
+}
+
+// x / rms(x) · weight. All lanes of the warp call it; rows without a weight stay.
+__device__ void norm(const Job& job, const float* weight, int dim, float (&x)[kVector]) {
+  float squares = 0;
+#pragma unroll
+  for (int j = 0; j < kVector; ++j) squares += x[j] * x[j];
+  squares = group_sum(squares, job.group);
+  if (weight == nullptr || dim >= job.head_dim) return;
+  const float inverse = rsqrtf(squares * job.inverse_head_dim + job.epsilon);
+  const auto* four = reinterpret_cast<const float4*>(weight + dim);
+  const float4 low = four[0], high = four[1];
+  const float weights[kVector] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+  for (int j = 0; j < kVector; ++j) x[j] *= inverse * weights[j];
+}
+
+// blockIdx.x is the token. A group of lanes takes `rows_a_group` rows in turn, loading kAhead before it needs them.
+template <class T, bool kAligned>
+__global__ void __launch_bounds__(kThreads, 7) rope_write_kernel(const __grid_constant__ Job job, int rows_a_group) {
   const std::int64_t token = blockIdx.x;
   const int groups = kThreads / job.group;
-  const int first_row = blockIdx.y * groups * kRows + threadIdx.x / job.group;
-  const int q_rows = job.heads, qk_rows = q_rows + job.kv_heads, rows = qk_rows + job.kv_heads;
-  const int lane = threadIdx.x % job.group;
-  const int dim = lane * kVector;
+  const int q_rows = job.heads, qk_rows = q_rows + job.kv_heads;
+  const int begin = blockIdx.y * groups * rows_a_group;
+  const int end = min(begin + groups * rows_a_group, qk_rows + job.kv_heads);
+  const int dim = threadIdx.x % job.group * kVector;
   const bool active = dim < job.head_dim;
   const auto row_data = [&](int row) {
     void* start = row < q_rows ? job.q : row < qk_rows ? job.k : job.v;
     const int head = row < q_rows ? row : row < qk_rows ? row - q_rows : row - qk_rows;
     return reinterpret_cast<uint4*>(static_cast<T*>(start) + token * job.stride + head * job.head_dim + dim);
   };
+  const auto load = [&](int row) { return active && row < end ? *row_data(row) : uint4{}; };
 
-  uint4 loaded[kRows];
+  constexpr int kAhead = 3;
+  int row = begin + threadIdx.x / job.group;
+  uint4 ahead[kAhead];
 #pragma unroll
-  for (int i = 0; i < kRows; ++i) {
-    const int row = first_row + i * groups;
-    loaded[i] = active && row < rows ? *row_data(row) : uint4{};
-  }
+  for (int i = 0; i < kAhead; ++i) ahead[i] = load(row + i * groups);
   const std::int64_t slot = job.slots[token];
-  const int pairs = job.rotary_dim / 2;
-  float2 turns[kVector];  // cosine, and sine with the sign that this member of the pair wants
-#pragma unroll
-  for (int j = 0; j < kVector; ++j) {
-    turns[j] = {1, 0};
-    if (dim + j >= job.rotary_dim) continue;
-    const bool second = job.interleaved ? j % 2 == 1 : dim + j >= pairs;
-    const int pair = job.interleaved ? (dim + j) / 2 : second ? dim + j - pairs : dim + j;
-    turns[j] = job.rope_table[static_cast<std::int64_t>(job.positions[token]) * pairs + pair];
-    if (!second) turns[j].y = -turns[j].y;
-  }
+  float2 turns[kVector];
+  if (job.rotary_dim > 0) load_turns<kAligned>(job, token, dim, turns);
+  const int key_bits = bits(job.key_type), value_bits = bits(job.value_type);
+  const Target keys = target(job.keys, job.key_page_bytes, slot, job.head_dim * key_bits / 8, dim * key_bits / 8);
+  const Target values = target(job.values, job.value_page_bytes, slot, job.head_dim * value_bits / 8, dim * value_bits / 8);
 
+#pragma unroll 1  // unrolled, the code outgrows the instruction cache
+  for (int i = 0; i < rows_a_group; ++i, row += groups) {
+    const uint4 loaded = ahead[0];
 #pragma unroll
-  for (int i = 0; i < kRows; ++i) {
-    const int row = first_row + i * groups;
+    for (int k = 1; k < kAhead; ++k) ahead[k - 1] = ahead[k];
+    ahead[kAhead - 1] = load(row + kAhead * groups);
     const bool is_v = row >= qk_rows;
-    float x[kVector];
-    unpack<T>(loaded[i], x);
-    if (job.q_norm != nullptr || job.k_norm != nullptr) {
-      float squares = 0;
-#pragma unroll
-      for (int j = 0; j < kVector; ++j) squares += x[j] * x[j];
-      squares = group_sum(squares, job.group);
-      const float* weight = row < q_rows ? job.q_norm : is_v ? nullptr : job.k_norm;
-      if (weight != nullptr && active) {
-        const float inverse = 1.0f / sqrtf(squares / job.head_dim + job.epsilon);
-#pragma unroll
-        for (int j = 0; j < kVector; ++j) x[j] = x[j] * inverse * weight[dim + j];
+    if (__any_sync(~0u, !is_v && row < end)) {
+      float x[kVector];
+      unpack<T>(loaded, x);
+      if (job.q_norm != nullptr || job.k_norm != nullptr) norm(job, row < q_rows ? job.q_norm : is_v ? nullptr : job.k_norm, dim, x);
+      if (job.rotary_dim > 0) rotate<kAligned>(job, dim, turns, x);
+      if (active && !is_v && row < end) {
+        const uint4 rotated = pack<T>(x);
+        uint4 rounded = rotated;
+        if (row >= q_rows) rounded = store<T>(job.key_type, keys, job.key_scales, rotated, row - q_rows);
+        *row_data(row) = job.round ? rounded : rotated;
       }
     }
-    if (job.rotary_dim > 0) {
-      float partner[kVector];
-      // Half pairs: the partner is `pairs` dimensions away, a multiple of 4, so in place j or j ^ 4 of another lane.
-      const bool swap = pairs % kVector != 0;
-#pragma unroll
-      for (int j = 0; j < kVector; ++j) {
-        const int other = dim + j < pairs ? dim + j + pairs : dim + j - pairs;
-        partner[j] = job.interleaved ? x[j ^ 1] : __shfl_sync(~0u, swap ? x[j ^ 4] : x[j], other / kVector, job.group);
+    if (__any_sync(~0u, is_v && row < end)) {
+      const bool writes = active && is_v && row < end;
+      uint4 rounded = loaded;
+      if (job.value_type == DType::u4) {
+        const std::int64_t codes_bytes = static_cast<std::int64_t>(job.kv_heads) * kCudaPageSize * job.head_dim / 2;
+        std::byte* page = job.values + slot / kCudaPageSize * job.value_page_bytes;
+        auto* parameters = reinterpret_cast<U4Parameters*>(page + codes_bytes) + slot % kCudaPageSize;
+        rounded = store_u4<T>(job, values, parameters, loaded, row - qk_rows, writes);
+      } else if (writes) {
+        rounded = store<T>(job.value_type, values, job.value_scales, loaded, row - qk_rows);
       }
-#pragma unroll
-      for (int j = 0; j < kVector; ++j) {
-        if (dim + j < job.rotary_dim) x[j] = x[j] * turns[j].x + partner[j] * turns[j].y;
-      }
-    }
-    U4Parameters parameters{};
-    if (job.value_type == DType::u4 && __any_sync(~0u, is_v)) {
-      float values[kVector];
-      unpack<T>(loaded[i], values);
-      float low = INFINITY, high = -INFINITY;
-#pragma unroll
-      for (int j = 0; j < kVector; ++j) {
-        low = fminf(low, isfinite(values[j]) ? values[j] : -INFINITY);
-        high = fmaxf(high, isfinite(values[j]) ? values[j] : INFINITY);
-      }
-      parameters = u4_parameters(group_min(active ? low : INFINITY, job.group), group_max(active ? high : -INFINITY, job.group));
-    }
-    if (!active || row >= rows) continue;
-    if (is_v) {
-      const uint4 rounded = store_value<T>(job, loaded[i], parameters, slot, row - qk_rows, dim);
-      if (job.round) *row_data(row) = rounded;
-    } else {
-      const uint4 rotated = pack<T>(x);
-      uint4 rounded = rotated;
-      if (row >= q_rows) rounded = store_key<T>(job, rotated, slot, row - q_rows, dim);
-      *row_data(row) = job.round ? rounded : rotated;
+      if (writes && job.round) *row_data(row) = rounded;
     }
   }
 }
@@ -307,6 +348,7 @@ void rope_write(cudaStream_t stream, const RopeWriteArgs& args) {
                 .q_norm = args.q_norm,
                 .k_norm = args.k_norm,
                 .epsilon = args.norm_epsilon,
+                .inverse_head_dim = 1.0f / static_cast<float>(head_dim),
                 .rotary_dim = static_cast<int>(args.rotary_dim),
                 .interleaved = args.pairs == RopePairs::interleaved,
                 .rope_table = reinterpret_cast<const float2*>(args.rope_table),
@@ -323,16 +365,12 @@ void rope_write(cudaStream_t stream, const RopeWriteArgs& args) {
                 .round = args.round};
   const std::int64_t rows = args.heads + 2 * kv_heads;
   with_model_type(args.dtype, "rope_write", [&]<class T>(T) {
-    const auto launch = [&](auto kernel, int rows_a_group) {
-      const std::int64_t rows_a_block = kThreads / group * rows_a_group;
-      const dim3 grid(static_cast<unsigned>(args.tokens), static_cast<unsigned>((rows + rows_a_block - 1) / rows_a_block));
-      kernel<<<grid, kThreads, 0, stream>>>(job);
-    };
-    if (args.tokens < kManyTokens) {
-      launch(rope_write_kernel<T, 1>, 1);
-    } else {
-      launch(rope_write_kernel<T, kRowsOfMany>, kRowsOfMany);
-    }
+    const bool aligned = args.pairs == RopePairs::half && args.rotary_dim % (2 * kVector) == 0;
+    const auto kernel = aligned ? rope_write_kernel<T, true> : rope_write_kernel<T, false>;
+    const int rows_a_group = args.tokens < kManyTokens ? 1 : kRowsOfMany;
+    const std::int64_t rows_a_block = kThreads / group * rows_a_group;
+    const dim3 grid(static_cast<unsigned>(args.tokens), static_cast<unsigned>((rows + rows_a_block - 1) / rows_a_block));
+    kernel<<<grid, kThreads, 0, stream>>>(job, rows_a_group);
   });
   check_launch("rope_write");
 }

@@ -16,6 +16,7 @@
 
 namespace keel::cuda {
 
+// Every array is 16-byte aligned.
 struct RopeWriteArgs {
   DType dtype;            // f16 or bf16: q, k and v
   void* q;                // [tokens, stride], H heads of D
@@ -27,7 +28,7 @@ struct RopeWriteArgs {
   const float* q_norm = nullptr;  // device, [D] or null
   const float* k_norm = nullptr;
   float norm_epsilon = 0;
-  std::int64_t rotary_dim;
+  std::int64_t rotary_dim;  // a multiple of 8
   RopePairs pairs;
   const float* rope_table;          // device, [max positions][rotary_dim / 2][2]: cosine and sine, magnitude included
   const std::int32_t* positions;    // device, [tokens]

@@ -1,5 +1,7 @@
 #include "kernels/kv_write/kv_write_cuda.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -23,7 +25,6 @@ struct Scene {
   RopePairs pairs = RopePairs::half;
   bool norm = false;
   float scale = 1;   // of E4M3's heads: scale and 3 · scale
-  bool round = true;
   float magnitude = 1;
 
   std::int64_t stride() const { return (kHeads + 2 * kKvHeads) * head_dim + kPad; }
@@ -134,7 +135,13 @@ void expect_rotated(const Scene& scene, const std::vector<std::uint16_t>& before
   }
 }
 
-// Runs the kernel on fused rows and compares every byte it may and may not write.
+std::string first_difference(const std::vector<std::byte>& got, const std::vector<std::byte>& wanted) {
+  const auto at = std::mismatch(got.begin(), got.end(), wanted.begin()).first - got.begin();
+  if (at == static_cast<std::ptrdiff_t>(got.size())) return {};
+  return fmt::format("byte {}: {:02x} where {:02x} was due", at, static_cast<int>(got[at]), static_cast<int>(wanted[at]));
+}
+
+// Runs the kernel on fused rows, without and with rounding in place, and compares every byte it may and may not write.
 void expect_written(const Scene& scene, const std::vector<std::uint16_t>& rows, bool finite) {
   SCOPED_TRACE(testing::Message() << scene);
   const auto tokens = static_cast<std::int64_t>(rows.size()) / scene.stride();
@@ -147,42 +154,48 @@ void expect_written(const Scene& scene, const std::vector<std::uint16_t>& rows, 
   fill_rope_table(table.data(), kPositions, scene.rotary_dim, scene.frequencies().data(), scene.magnitude);
 
   Pool expected(scene, PageOrder::cuda, pages);
-  auto rows_there = on_device(rows);
-  auto keys_there = on_device(expected.keys);
-  auto values_there = on_device(expected.values);
   const auto key_scales_there = on_device(expected.key_scales);
   const auto value_scales_there = on_device(expected.value_scales);
   const auto q_norm_there = on_device(q_norm), k_norm_there = on_device(k_norm), table_there = on_device(table);
   const auto positions_there = on_device(positions);
   const auto slots_there = on_device(slots);
-  const Stream stream;
-  rope_write(stream, {.dtype = scene.dtype,
-                      .q = rows_there.data(),
-                      .k = rows_there.data() + scene.k_at(),
-                      .v = rows_there.data() + scene.v_at(),
-                      .stride = scene.stride(),
-                      .tokens = tokens,
-                      .heads = kHeads,
-                      .q_norm = scene.norm ? q_norm_there.data() : nullptr,
-                      .k_norm = scene.norm ? k_norm_there.data() : nullptr,
-                      .norm_epsilon = 1e-6f,
-                      .rotary_dim = scene.rotary_dim,
-                      .pairs = scene.pairs,
-                      .rope_table = table_there.data(),
-                      .positions = positions_there.data(),
-                      .slots = slots_there.data(),
-                      .kv = {&expected.layout, keys_there.data(), values_there.data(), key_scales_there.data(), value_scales_there.data()},
-                      .round = scene.round});
-  stream.synchronize();
-  const auto after = on_host(rows_there);
-  if (finite) expect_rotated(scene, rows, after, q_norm, k_norm, positions);
+  struct Written {
+    std::vector<std::uint16_t> rows;
+    std::vector<std::byte> keys, values;
+  };
+  const auto run = [&](bool round) {
+    auto rows_there = on_device(rows);
+    auto keys_there = on_device(expected.keys), values_there = on_device(expected.values);
+    const Stream stream;
+    rope_write(stream, {.dtype = scene.dtype,
+                        .q = rows_there.data(),
+                        .k = rows_there.data() + scene.k_at(),
+                        .v = rows_there.data() + scene.v_at(),
+                        .stride = scene.stride(),
+                        .tokens = tokens,
+                        .heads = kHeads,
+                        .q_norm = scene.norm ? q_norm_there.data() : nullptr,
+                        .k_norm = scene.norm ? k_norm_there.data() : nullptr,
+                        .norm_epsilon = 1e-6f,
+                        .rotary_dim = scene.rotary_dim,
+                        .pairs = scene.pairs,
+                        .rope_table = table_there.data(),
+                        .positions = positions_there.data(),
+                        .slots = slots_there.data(),
+                        .kv = {&expected.layout, keys_there.data(), values_there.data(), key_scales_there.data(), value_scales_there.data()},
+                        .round = round});
+    stream.synchronize();
+    return Written{on_host(rows_there), on_host(keys_there), on_host(values_there)};
+  };
+  const Written exact = run(false), rounded = run(true);
+  if (finite) expect_rotated(scene, rows, exact.rows, q_norm, k_norm, positions);
 
   // The CPU's writer, given the rotated keys, on a pool of its own order.
   std::vector<float> k(tokens * kKvHeads * scene.head_dim), v(k.size());
   const std::int64_t width = kKvHeads * scene.head_dim;
   for (std::int64_t token = 0; token < tokens; ++token) {
     for (std::int64_t i = 0; i < width; ++i) {
-      k[token * width + i] = from_bits(scene.dtype, after[token * scene.stride() + scene.k_at() + i]);
+      k[token * width + i] = from_bits(scene.dtype, exact.rows[token * scene.stride() + scene.k_at() + i]);
       v[token * width + i] = from_bits(scene.dtype, rows[token * scene.stride() + scene.v_at() + i]);
     }
   }
@@ -194,27 +207,27 @@ void expect_written(const Scene& scene, const std::vector<std::uint16_t>& rows, 
   for (std::int64_t token = 0; token < tokens; ++token) {
     if (slots[token] >= 0) copy_token(reference, token, expected, slots[token]);
   }
-  const auto keys = on_host(keys_there);
-  const auto values = on_host(values_there);
-  const auto key = std::mismatch(keys.begin(), keys.end(), expected.keys.begin());
-  ASSERT_EQ(key.first, keys.end()) << "key byte " << key.first - keys.begin() << ": " << int(*key.first) << " where " << int(*key.second) << " was due";
-  const auto value = std::mismatch(values.begin(), values.end(), expected.values.begin());
-  ASSERT_EQ(value.first, values.end()) << "value byte " << value.first - values.begin() << ": " << int(*value.first) << " where " << int(*value.second) << " was due";
+  for (const Written& written : {exact, rounded}) {
+    ASSERT_EQ(first_difference(written.keys, expected.keys), "") << "keys";
+    ASSERT_EQ(first_difference(written.values, expected.values), "") << "values";
+  }
 
+  const auto is_stored = [&](std::uint16_t got, float stored) {
+    return std::isnan(stored) ? std::isnan(from_bits(scene.dtype, got)) : got == to_bits(scene.dtype, stored);
+  };
   for (std::int64_t token = 0; token < tokens; ++token) {
-    for (std::int64_t i = scene.v_at(); i < scene.stride(); ++i) {
+    for (std::int64_t i = 0; i < scene.stride(); ++i) {
       const std::int64_t at = token * scene.stride() + i;
-      const std::int64_t element = i - scene.v_at();
-      if (element >= width || !scene.round) {
-        ASSERT_EQ(after[at], rows[at]) << "token " << token << " element " << i;
+      if (i >= scene.v_at()) {
+        ASSERT_EQ(exact.rows[at], rows[at]) << "token " << token << " element " << i;
+      }
+      if (i < scene.k_at() || i >= scene.v_at() + width) {
+        ASSERT_EQ(rounded.rows[at], exact.rows[at]) << "token " << token << " element " << i;
         continue;
       }
-      const float stored = read_value(reference.view(), token, element / scene.head_dim, element % scene.head_dim);
-      if (std::isnan(stored)) {
-        ASSERT_TRUE(std::isnan(from_bits(scene.dtype, after[at]))) << "token " << token << " v " << element;
-      } else {
-        ASSERT_EQ(after[at], to_bits(scene.dtype, stored)) << "token " << token << " v " << element << " stored " << stored;
-      }
+      const std::int64_t element = (i - scene.k_at()) % width, head = element / scene.head_dim, dim = element % scene.head_dim;
+      const float stored = i < scene.v_at() ? read_key(reference.view(), token, head, dim) : read_value(reference.view(), token, head, dim);
+      ASSERT_TRUE(is_stored(rounded.rows[at], stored)) << "token " << token << " element " << i << ": " << rounded.rows[at] << ", stored " << stored;
     }
   }
 }
@@ -262,7 +275,6 @@ TEST_F(RopeWriteCuda, RotatesNormsAndStoresAtEveryShape) {
           for (const RopePairs pairs : {RopePairs::half, RopePairs::interleaved}) {
             for (const bool norm : {false, true}) {
               Scene scene{.dtype = dtype, .format = format, .head_dim = head_dim, .rotary_dim = rotary_dim, .pairs = pairs, .norm = norm, .scale = 0.02f};
-              scene.round = norm;
               scene.magnitude = norm ? 1.0f : 1.19f;
               expect_written(scene, random_bits(dtype, 37 * scene.stride(), 8), true);
             }

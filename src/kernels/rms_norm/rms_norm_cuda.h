@@ -9,6 +9,7 @@
 
 namespace keel::cuda {
 
+// Every array but gather is 16-byte aligned. At most 32,768 elements a row.
 struct AddRmsNormArgs {
   DType dtype;            // f16 or bf16: residual, added and out
   void* residual;         // [rows, width]; += added, in place, where added is given

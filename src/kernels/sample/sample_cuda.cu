@@ -10,8 +10,8 @@
 
 // A cluster of blocks shares a row: each keeps its part of the logits in shared memory and reads the others' sums there.
 // Nothing is sorted. The tokens that top_k and top_p keep are a prefix of the order (logit descending, id ascending), so a
-// threshold names them; a histogram over the logits finds where the running count or weight crosses its target, and is
-// repeated within the bin of the crossing until that holds one logit.
+// threshold names them: a histogram over the logits finds the bin in which the running count or weight crosses its target, and
+// that bin's few tokens are ranked against each other; where they are many, a finer histogram over the bin comes first.
 //
 // Weights are integers, exp((logit - largest) / temperature) · 2^45 rounded: sums do not depend on the order of adding, so
 // equal logits give equal tokens, and differ from exact ones by at most 2^-46 a token.
@@ -25,19 +25,31 @@ constexpr int kBlocks = 8;  // of a cluster
 constexpr int kThreads = 512;
 constexpr int kWarp = 32;
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kBins = 2048;
+constexpr int kBins = 1024;
 constexpr int kBinsAThread = kBins / kThreads;
-constexpr double kUnitWeight = 0x1p45;
+constexpr int kUnitBits = 45;  // the likeliest token's weight is 2^45
 constexpr double kReach = 40;  // e^-40 < 2^-46: less likely tokens' weights round to 0
 
 using Sum = unsigned long long;
 
+constexpr int kLimbs = 3;
+constexpr int kLimbBits = 15;       // the shared memory adds 32 bits at a time: a weight is three numbers of 15 bits (the last of 16)
+constexpr int kMostRanked = kThreads;
+
+constexpr int kPowers = 64;
+
 struct Shared {
-  Sum bins[kBins];
+  double powers[kPowers];        // 2^45 · 2^(i / 64)
+  unsigned bins[kLimbs][kBins];  // counts (the first alone), or weights
+  Sum list[kMostRanked];         // ranks of this block's tokens in the crossing's bin
+  unsigned listed;               // past kMostRanked: more than fit
+  Sum ranked[kMostRanked];       // all blocks' lists, and their measures
+  Sum measures[kMostRanked];
   Sum warp_sums[kWarps];
   Sum offers[2][kWarps];  // [parity of the exchange]; what this block offers the cluster, [0] after reduction
   Sum before;             // of the found bin
   int bin;
+  Sum threshold;          // rank of the last token kept
 };
 
 // Tokens likelier than `least`, and those as likely up to `last_id`.
@@ -58,7 +70,38 @@ __device__ float rank_logit(Sum rank) {
   const auto ordered = static_cast<std::uint32_t>(rank >> 32);
   return rank == 0 ? -INFINITY : __uint_as_float(ordered & 0x80000000u ? ordered & 0x7fffffffu : ~ordered);
 }
+__device__ Sum larger(Sum a, Sum b) { return max(a, b); }
 __device__ int rank_id(Sum rank) { return static_cast<int>(0xffffffffu - static_cast<std::uint32_t>(rank)); }
+
+// exp((logit - largest) / temperature) · 2^45, to an integer. With y = the exponent in 64ths of a power of two, k its nearest
+// integer: 2^(k / 64) from the table and k's upper bits, the rest e^(r · ln 2 / 64), |r| <= 1/2, by its series: r^6's term is
+// below 2^-54. About half the double operations of exp(), which bound the sampler's time.
+class Weight {
+ public:
+  __device__ Weight(const double* powers, float largest, double temperature)
+      : powers_(powers), largest_(largest), scale_(kPowers * 1.4426950408889634 / temperature) {}
+
+  __device__ Sum operator()(float logit) const {
+    constexpr double kRounding = 0x1.8p52;  // added, it leaves the nearest integer in the low bits
+    constexpr double c = 0.693147180559945309 / kPowers;
+    const double y = fmax((logit - largest_) * scale_, -64.0 * kPowers);
+    const double biased = y + kRounding;
+    const double r = y - (biased - kRounding);
+    const int k = __double2loint(biased);
+    double series = fma(r, c * c * c * c * c / 120, c * c * c * c / 24);
+    series = fma(series, r, c * c * c / 6);
+    series = fma(series, r, c * c / 2);
+    series = fma(series, r, c);
+    series = fma(series, r, 1.0);
+    const double product = series * powers_[k & (kPowers - 1)];
+    const double weight = __hiloint2double(__double2hiint(product) + (k >> 6) * (1 << 20), __double2loint(product));
+    return static_cast<Sum>(__double_as_longlong(weight + 0x1p52)) & ((Sum{1} << 52) - 1);
+  }
+
+ private:
+  const double* powers_;
+  double largest_, scale_;
+};
 
 // This block's part of a row, and what the cluster does together. Every thread of the cluster makes every call.
 class RowPart {
@@ -70,29 +113,43 @@ class RowPart {
     end_ = min(begin_ + share, count);
   }
 
-  // Copies the part in; the rank of the row's largest logit.
+  // Copies the part in; the rank of the row's largest logit, 0 where all are NaN or -infinity.
   __device__ Sum load(const float* from, int count, bool aligned) {
-    Sum best = 0;
+    float largest = -INFINITY;
+    int largest_id = -1;
+    const auto consider = [&](float logit, int i) {
+      if (logit > largest) largest = logit, largest_id = first_id_ + i;
+    };
     if (aligned) {
-      for (int i = threadIdx.x * 4; i < count; i += kThreads * 4) {
-        const float4 four = *reinterpret_cast<const float4*>(from + i);
-        *reinterpret_cast<float4*>(logits_ + i) = four;
-        best = max(max(best, rank(four.x, first_id_ + i)), rank(four.y, first_id_ + i + 1));
-        best = max(max(best, rank(four.z, first_id_ + i + 2)), rank(four.w, first_id_ + i + 3));
+      constexpr int kBatch = 4;  // loads in flight
+      for (int start = threadIdx.x * 4; start < count; start += kBatch * kThreads * 4) {
+        float4 batch[kBatch];
+#pragma unroll
+        for (int k = 0; k < kBatch; ++k) {
+          const int i = start + k * kThreads * 4;
+          if (i < count) batch[k] = *reinterpret_cast<const float4*>(from + i);
+        }
+#pragma unroll
+        for (int k = 0; k < kBatch; ++k) {
+          const int i = start + k * kThreads * 4;
+          if (i >= count) continue;
+          *reinterpret_cast<float4*>(logits_ + i) = batch[k];
+          consider(batch[k].x, i), consider(batch[k].y, i + 1), consider(batch[k].z, i + 2), consider(batch[k].w, i + 3);
+        }
       }
     } else {
       for (int i = threadIdx.x; i < count; i += kThreads) {
         logits_[i] = from[i];
-        best = max(best, rank(from[i], first_id_ + i));
+        consider(from[i], i);
       }
     }
-    return reduce(best, [](Sum a, Sum b) { return max(a, b); });
+    return reduce(largest_id < 0 ? 0 : rank(largest, largest_id), larger);
   }
 
   // use(logit, id) for this thread's tokens, in id order.
-  template <class Use>
+  template <int kUnroll = 1, class Use>  // 1 where `use` holds an exponential: unrolled, it spills
   __device__ void each(const Use& use) const {
-#pragma unroll 1  // most uses hold an exponential: unrolled, they spill
+#pragma unroll kUnroll
     for (int i = begin_; i < end_; ++i) use(logits_[i], first_id_ + i);
   }
 
@@ -133,35 +190,54 @@ class RowPart {
     return found;
   }
 
-  // Shrinks `kept` to the fewest tokens, likeliest first, whose measures sum to `target(sum of all of them)` or more.
-  template <class Measure, class Target>
-  __device__ void shrink(Kept& kept, float largest, const Measure& measure, const Target& target) {
-    double low = kept.least, high = largest;
+  // Shrinks `kept` to the fewest tokens, likeliest first, whose measures sum to `target(sum of all of them)` or more: their
+  // weights, or 1 each.
+  template <bool kWeighted, class Target>
+  __device__ void shrink(Kept& kept, float largest, const Weight& weight, const Target& target) {
+    const auto measure = [&](float logit) {
+      if constexpr (kWeighted) return weight(logit);
+      return Sum{1};
+    };
+    float low = kept.least, high = largest;
     Sum wanted = 0, before = 0;  // before: of the tokens above `high`
     do {
-      const double scale = low < high ? (kBins - 1) / (high - low) : 0;
+      const float scale = (kBins - 1) / (high - low);
       const auto in_play = [&](float logit, int id) { return logit >= low && logit <= high && kept.has(logit, id); };
-      const auto bin_of = [&](float logit) { return static_cast<int>((high - logit) * scale); };
-      for (int i = threadIdx.x; i < kBins; i += kThreads) shared_.bins[i] = 0;
+      // Infinite scales (neighbours among the smallest numbers) and 0 · infinity = NaN, which converts to 0, are in order.
+      const auto bin_of = [&](float logit) { return min(static_cast<int>((high - logit) * scale), kBins - 1); };
+      for (int i = threadIdx.x; i < kLimbs * kBins; i += kThreads) (&shared_.bins[0][0])[i] = 0;
       __syncthreads();
-      each([&](float logit, int id) {
-        if (in_play(logit, id)) atomicAdd(&shared_.bins[bin_of(logit)], measure(logit));
+      each<kWeighted ? 1 : 4>([&](float logit, int id) {
+        if (!in_play(logit, id)) return;
+        const int bin = bin_of(logit);
+        if constexpr (kWeighted) {
+          const Sum full = weight(logit);
+          const auto upper = static_cast<unsigned>(full >> kLimbBits);
+          atomicAdd(&shared_.bins[0][bin], static_cast<unsigned>(full) & ((1u << kLimbBits) - 1));
+          if (upper != 0) atomicAdd(&shared_.bins[1][bin], upper & ((1u << kLimbBits) - 1));
+          if (upper >> kLimbBits != 0) atomicAdd(&shared_.bins[2][bin], upper >> kLimbBits);
+        } else {
+          atomicAdd(&shared_.bins[0][bin], 1u);
+        }
       });
       cg::this_cluster().sync();
+      if (threadIdx.x == 0) shared_.listed = 0;  // not before: the others may have been reading the last list
+
       Sum sums[kBinsAThread] = {}, own = 0, total;
-#pragma unroll 2  // registers
+#pragma unroll 2  // more would spill
       for (int peer = 0; peer < kBlocks; ++peer) {
-        const Sum* bins = cg::this_cluster().map_shared_rank(shared_.bins, peer) + threadIdx.x * kBinsAThread;
-        for (int i = 0; i < kBinsAThread; ++i) sums[i] += bins[i];
+        for (int limb = 0; limb < (kWeighted ? kLimbs : 1); ++limb) {
+          const unsigned* bins = cg::this_cluster().map_shared_rank(shared_.bins[limb], peer) + threadIdx.x * kBinsAThread;
+          for (int i = 0; i < kBinsAThread; ++i) sums[i] += static_cast<Sum>(bins[i]) << (limb * kLimbBits);
+        }
       }
       for (const Sum sum : sums) own += sum;
-      Sum running = block_before(own, total);
+      Sum running = before + block_before(own, total);
       if (wanted == 0) wanted = target(total);
       if (wanted > before + total) {  // all are kept
         cg::this_cluster().sync();    // the others have read the bins too
         return;
       }
-      running += before;
       for (int i = 0; i < kBinsAThread; ++i) {
         if (running < wanted && wanted <= running + sums[i]) shared_.bin = threadIdx.x * kBinsAThread + i, shared_.before = running;
         running += sums[i];
@@ -169,23 +245,31 @@ class RowPart {
       __syncthreads();
       const int bin = shared_.bin;
       before = shared_.before;
-      // The logits that the bin holds. Both ends as ranks of id 0; the lower one complemented, to be a maximum too.
-      Sum top = 0, bottom = 0;
-      each([&](float logit, int id) {
+
+      float top = -INFINITY, bottom = INFINITY;  // of this thread's tokens in the bin
+      each<4>([&](float logit, int id) {
         if (!in_play(logit, id) || bin_of(logit) != bin) return;
-        top = max(top, rank(logit, 0));
-        bottom = max(bottom, ~rank(logit, 0));
+        top = fmaxf(top, logit);
+        bottom = fminf(bottom, logit);
+        if (*static_cast<volatile unsigned*>(&shared_.listed) > kMostRanked) return;
+        const unsigned at = atomicAdd(&shared_.listed, 1u);
+        if (at < kMostRanked) shared_.list[at] = rank(logit, id);
       });
-      const auto larger = [](Sum a, Sum b) { return max(a, b); };
-      high = rank_logit(reduce(top, larger));
-      low = rank_logit(~reduce(bottom, larger));
+      cg::this_cluster().sync();
+      if (gather_lists()) {
+        kept = ranked_threshold(wanted - before, measure);
+        return;
+      }
+      high = rank_logit(reduce(rank(top, 0), larger));
+      low = rank_logit(~reduce(~rank(bottom, 0), larger));
     } while (low < high);
 
+    // More tokens than can be ranked have the threshold's logit: the smaller ids among them are kept.
     const auto tied = [&](float logit, int id) { return logit == high && kept.has(logit, id); };
     Sum mine = 0;
     each([&](float logit, int id) { mine += tied(logit, id); });
     const auto [ties_before, ties] = place(mine);
-    const Sum each_tie = measure(static_cast<float>(high));
+    const Sum each_tie = measure(high);
     const Sum share = (wanted - before + each_tie - 1) / each_tie;
     int last_id = high == kept.least ? kept.last_id : INT_MAX;
     if (share < ties) {
@@ -193,12 +277,41 @@ class RowPart {
       each([&](float logit, int id) {
         if (tied(logit, id) && ++seen == share) found = static_cast<Sum>(id) + 1;
       });
-      last_id = static_cast<int>(reduce(found, [](Sum a, Sum b) { return max(a, b); }) - 1);
+      last_id = static_cast<int>(reduce(found, larger) - 1);
     }
-    kept = {static_cast<float>(high), last_id};
+    kept = {high, last_id};
   }
 
  private:
+  // Collects all blocks' lists in shared_.ranked, unless they hold more than fit; as far as ranked_ goes.
+  __device__ bool gather_lists() {
+    ranked_ = 0;
+#pragma unroll 1
+    for (int peer = 0; peer < kBlocks; ++peer) {
+      const unsigned listed = *cg::this_cluster().map_shared_rank(&shared_.listed, peer);
+      if (ranked_ + listed > kMostRanked) return false;
+      if (threadIdx.x < listed) shared_.ranked[ranked_ + threadIdx.x] = cg::this_cluster().map_shared_rank(shared_.list, peer)[threadIdx.x];
+      ranked_ += listed;
+    }
+    __syncthreads();
+    return true;
+  }
+
+  // Which of the ranked tokens' measures, likeliest first, bring the sum to `wanted`; all blocks find the same.
+  template <class Measure>
+  __device__ Kept ranked_threshold(Sum wanted, const Measure& measure) {
+    const bool active = threadIdx.x < ranked_;
+    const Sum mine = active ? shared_.ranked[threadIdx.x] : 0;
+    const Sum own = active ? measure(rank_logit(mine)) : 0;
+    shared_.measures[threadIdx.x] = own;
+    __syncthreads();
+    Sum likelier = 0;
+    for (unsigned i = 0; active && i < ranked_; ++i) likelier += shared_.ranked[i] > mine ? shared_.measures[i] : 0;
+    if (active && likelier < wanted && wanted <= likelier + own) shared_.threshold = mine;
+    __syncthreads();
+    return {rank_logit(shared_.threshold), rank_id(shared_.threshold)};
+  }
+
   // Sum of `mine` of the block's threads before this one, and of all.
   __device__ Sum block_before(Sum mine, Sum& total) {
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -232,6 +345,7 @@ class RowPart {
   int first_id_;
   int begin_, end_;  // of this thread
   int parity_ = 0;
+  unsigned ranked_ = 0;
 };
 
 __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads, 2)
@@ -243,27 +357,29 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads, 2)
   const int count = min(part, vocabulary - first_id);
   const RowSampling sampling = rows_sampling[row];
 
+  if (threadIdx.x < kPowers) shared.powers[threadIdx.x] = ldexp(exp2(threadIdx.x / static_cast<double>(kPowers)), kUnitBits);
   RowPart tokens_here(shared, reinterpret_cast<float*>(memory + sizeof(Shared)), first_id, count);
   const Sum best = tokens_here.load(logits + row * vocabulary + first_id, count, vocabulary % 4 == 0);
   const float largest = rank_logit(best);
   int chosen = isfinite(largest) ? rank_id(best) : -1;
   if (chosen >= 0 && sampling.temperature > 0) {
-    const double inverse_temperature = 1 / sampling.temperature;
-    const auto exact_weight = [&](float logit) { return exp((logit - static_cast<double>(largest)) * inverse_temperature); };
-    const auto weight = [&](float logit) { return static_cast<Sum>(__double2ull_rn(exact_weight(logit) * kUnitWeight)); };
-    const double reach = largest - kReach * sampling.temperature;
+    const double temperature = fmin(fmax(sampling.temperature, 1e-30), 1e30);  // so that no product below overflows
+    const Weight weight(shared.powers, largest, temperature);
+    const double reach = largest - kReach * temperature;
     Kept kept{static_cast<float>(fmax(reach, -static_cast<double>(FLT_MAX))), INT_MAX};
     if (sampling.top_k > 0 && sampling.top_k < vocabulary) {
-      tokens_here.shrink(kept, largest, [](float) { return Sum{1}; }, [&](Sum) { return static_cast<Sum>(sampling.top_k); });
+      tokens_here.shrink<false>(kept, largest, weight, [&](Sum) { return static_cast<Sum>(sampling.top_k); });
     }
     if (sampling.top_p < 1) {
-      tokens_here.shrink(kept, largest, weight, [&](Sum total) {
+      tokens_here.shrink<true>(kept, largest, weight, [&](Sum total) {
         return max(Sum{1}, static_cast<Sum>(ceil(sampling.top_p * static_cast<double>(total))));
       });
     }
+    const auto least = static_cast<Sum>(ceil(ldexp(sampling.min_p, kUnitBits)));
     const auto drawn_weight = [&](float logit, int id) {
       if (!kept.has(logit, id)) return Sum{0};
-      return sampling.min_p > 0 && exact_weight(logit) < sampling.min_p ? Sum{0} : weight(logit);
+      const Sum whole = weight(logit);
+      return whole < least ? Sum{0} : whole;
     };
     Sum mine = 0;
     tokens_here.each([&](float logit, int id) { mine += drawn_weight(logit, id); });

@@ -1,5 +1,6 @@
 // One token a row from logits on CUDA: greedy, or temperature with top_k, top_p and min_p in the order and with the draws
 // of engine/sampler.h: the same seed and draw give the CPU's token wherever the two devices' logits are equal.
+// (Weights are integers of 2^-45 of the largest: a running sum within 2^-46 a token of its target may fall on the other side.)
 // Requests that want penalties, biases or log-probabilities take the host's sampler instead.
 #pragma once
 
@@ -21,12 +22,12 @@ struct RowSampling {
 };
 
 struct SampleArgs {
-  const float* logits;        // [rows, vocabulary], f32
+  const float* logits;        // [rows, vocabulary], f32, 16-byte aligned; at most some 410,000 tokens
   std::int64_t rows;
   std::int64_t vocabulary;
   const RowSampling* rows_sampling;  // device, [rows]
   std::int32_t* tokens;       // device, [rows]; -1 where the logits hold no finite maximum
-  void* workspace;            // sample_workspace(rows, vocabulary) bytes
+  void* workspace;            // sample_workspace(rows, vocabulary) bytes; none are needed today
 };
 
 std::int64_t sample_workspace(std::int64_t rows, std::int64_t vocabulary);
