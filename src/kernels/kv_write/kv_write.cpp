@@ -261,7 +261,7 @@ void kv_write(const Stream& stream, const KvWriteArgs& args) {
   }
   choose_target_once();
   const auto tokens = static_cast<std::int64_t>(args.slots.size());
-  constexpr std::int64_t kTokensPerTask = 4;  // of 3 heads of 64: some 3 µs
+  constexpr std::int64_t kTokensPerTask = 16;
   const std::int64_t tasks = (tokens + kTokensPerTask - 1) / kTokensPerTask;
   stream.workers->parallel_for(tasks, [&](std::int64_t task, int) {
     const std::int64_t begin = task * kTokensPerTask;
