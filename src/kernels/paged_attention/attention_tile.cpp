@@ -53,7 +53,7 @@ Block LocateBlock(const AttentionTile& tile, std::int64_t begin, std::int64_t en
   const PageId* pages = tile.pages + begin / page_size;
   std::int64_t slot = begin % page_size;
   for (int s = 0; s < kStrips; ++s, slot += kStripTokens) {
-    if (s * kStripTokens >= block.tokens) {  // computed with the rest, but never looked at
+    if (s * kStripTokens >= block.tokens) {  // may be computed with the rest, but is never looked at
       block.keys[s] = block.keys[0];
       block.values[s] = block.values[0];
       block.value_parameters[s] = block.value_parameters[0];
@@ -94,16 +94,17 @@ struct FetchAhead {
         bytes(rows * stride) {}
 };
 
-// scores[r][t] = Σ_d q[d][r] · key[d][t] for all strips; every load serves kRows rows.
+// scores[r][t] = Σ_d q[d][r] · key[d][t] for t < tokens and some beyond; every load serves kRows rows.
 template <class Key, int kRows>
 void ScorePanel(const float* HWY_RESTRICT q,  // [head_dim][kRows]
                 std::int64_t head_dim,
+                std::int64_t tokens,
                 const std::byte* const* strips,
                 std::int64_t key_stride,
                 const FetchAhead* ahead,  // values of the same block, a row a dimension
                 float* HWY_RESTRICT scores) {  // [kRows][kBlockTokens]
   const F d;
-  for (int s0 = 0; s0 < kStrips; s0 += kStripsAtOnce) {
+  for (int s0 = 0; s0 * kStripTokens < tokens; s0 += kStripsAtOnce) {
     constexpr int kVectors = kStripsAtOnce * kVectorsPerStrip;
     const typename Key::T* from[kStripsAtOnce];
     for (int s = 0; s < kStripsAtOnce; ++s) {
@@ -462,6 +463,7 @@ void AttendTile(const AttentionTile& tile,
     for (std::int64_t i = first_panel; i < panel_count; ++i) {
       score[panels[i].rows - 1](scratch.q + panels[i].first * head_dim,
                                 head_dim,
+                                seen(i),
                                 key_strips,
                                 key_stride,
                                 converted_values ? nullptr : &values_ahead,

@@ -15,7 +15,7 @@ namespace {
 // sequence alone and is made whether or not parts run in parallel, so that the result depends on neither threads nor the
 // rest of the batch.
 constexpr std::int64_t kSplitRows = 64;    // query rows of a sequence up to which its context is cut
-constexpr std::int64_t kPartTokens = 512;  // 128 KiB of 16-bit keys and values at head_dim 64: some 10 µs
+constexpr std::int64_t kPartTokens = 512;  // about; 128 KiB of 16-bit keys and values at head_dim 64: some 10 µs
 constexpr std::int64_t kMaxParts = 16;
 constexpr std::int64_t kTasksPerThread = 4;   // below that many tiles, parts become tasks of their own
 constexpr std::int64_t kStatesPerThread = 32;  // that many parts' states fit the workspace
@@ -64,10 +64,9 @@ std::vector<TileTask> make_tiles(const PagedAttentionArgs& args) {
                      .pages = sequence.pages};
         task.out = args.out + offset;
         const std::int64_t end = task.tile.end();
-        task.part_tokens =
-            sequence.rows > kSplitRows
-                ? end
-                : std::max(kPartTokens, round_up((end + kMaxParts - 1) / kMaxParts, kBlockTokens));
+        // Not a part more for a few positions past a multiple: a part costs a microsecond beside its positions.
+        const std::int64_t parts = std::clamp<std::int64_t>((end + kPartTokens / 2) / kPartTokens, 1, kMaxParts);
+        task.part_tokens = sequence.rows > kSplitRows ? end : round_up((end + parts - 1) / parts, kBlockTokens);
         task.parts = (end + task.part_tokens - 1) / task.part_tokens;
         tiles.push_back(task);
       }
