@@ -30,10 +30,10 @@ bool on_cuda() { return test_device() == Device::cuda; }
 DType device_type(const ModelConfig& config) { return config.dtype == DType::bf16 ? DType::bf16 : DType::f16; }
 
 // What rounding each activation, weight and cached element once to 11 or 8 bits may give, through one or two layers: some
-// ten roundings of half an ulp each.
+// ten roundings of half an ulp each, or forty in a quantised model, whose range is narrower beside its weights.
 double bound(const ModelConfig& config) {
   if (!on_cuda()) return kFp32Bound;
-  return 10 * (device_type(config) == DType::bf16 ? 0x1p-9 : 0x1p-12);
+  return 40 * (device_type(config) == DType::bf16 ? 0x1p-11 : 0x1p-12);
 }
 KvFormat exact_format(const ModelConfig& config) {
   if (!on_cuda()) return {DType::f32, DType::f32};

@@ -24,6 +24,10 @@
 namespace keel::cuda {
 namespace {
 
+// From this many rows on a projection is summed into the residual stream by the product itself; fewer take kernels that cannot, and
+// leave the sum to the norm that follows.
+constexpr std::int64_t kLeastAddedRows = 512;
+
 // What a kernel reads of a step, in host memory that the device copies from, and where it lands. Sized once; graphs keep the
 // device addresses.
 template <class T>
@@ -82,11 +86,13 @@ class CudaDecoder final : public Executor {
   void launch_mixed(const StepRows& rows, const AttentionPlan& plan);
   void launch_attention_inputs(std::int64_t layer, std::int64_t tokens, bool round);
   void launch_mlp(const DeviceLayer& layer, std::uint16_t* residual, std::int64_t rows);
-  void launch_final_norm(std::uint16_t* residual, std::int64_t rows);
+  void launch_norm(std::uint16_t* residual, bool add, const float* weight, std::int64_t rows);
+  void add_product(const GemmWeights& weights, const void* x, std::uint16_t* residual, std::int64_t rows);
   void launch_prefill_attention(std::int64_t layer, const StepRows& rows, const AttentionPlan& plan);
   void gather_rows(const std::uint16_t* from, std::int64_t width, std::int64_t rows, std::uint16_t* to);
   void launch_head(const std::uint16_t* rows, std::int64_t count);
   void product(const GemmWeights& weights, const void* x, std::int64_t tokens, void* out, DType out_type);
+  bool is_added(std::int64_t rows) const { return rows > kLeastAddedRows; }
   KvLayerView cache(std::int64_t layer);
   DecodeAttentionArgs decode_args(std::int64_t layer, std::int64_t sequences);
   void count_routes(const AttentionPlan& plan, const StepRows& rows);
@@ -194,8 +200,7 @@ void CudaDecoder::measure_products() {
   for (std::int64_t i = 0; i < rows; ++i) tokens_.host.data()[i] = static_cast<std::int32_t>(mix64(static_cast<std::uint64_t>(i)) % static_cast<std::uint64_t>(config_.vocabulary));
   tokens_.send(stream_, rows);
   embed(stream_, {.dtype = dtype_, .embedding = weights_.embedding, .tokens = tokens_.device.data(), .out = residual_.data(), .rows = rows, .width = config_.hidden});
-  add_rms_norm(stream_, {.dtype = dtype_, .residual = residual_.data(), .weight = weights_.final_norm, .out = normed_.data(), .rows = rows,
-                         .width = config_.hidden, .epsilon = config_.rms_epsilon});
+  launch_norm(residual_.data(), false, weights_.final_norm, rows);
   const auto fill = [&](DeviceBuffer<std::uint16_t>& buffer) {
     for (std::size_t done = 0; done < buffer.size(); done += normed_.size()) {
       const std::size_t some = std::min(buffer.size() - done, normed_.size());
@@ -354,9 +359,7 @@ void CudaDecoder::product(const GemmWeights& weights, const void* x, std::int64_
 void CudaDecoder::launch_attention_inputs(std::int64_t index, std::int64_t tokens, bool round) {
   const DeviceLayer& layer = weights_.layers[static_cast<std::size_t>(index)];
   const std::int64_t q_width = config_.heads * config_.head_dim, kv_width = config_.kv_heads * config_.head_dim;
-  add_rms_norm(stream_, {.dtype = dtype_, .residual = residual_.data(), .added = index == 0 ? nullptr : projected_.data(),
-                         .weight = layer.attention_norm, .out = normed_.data(), .rows = tokens, .width = config_.hidden,
-                         .epsilon = config_.rms_epsilon});
+  launch_norm(residual_.data(), index > 0 && !is_added(tokens), layer.attention_norm, tokens);
   product(layer.qkv, normed_.data(), tokens, qkv_.data(), dtype_);
   rope_write(stream_, {.dtype = dtype_, .q = qkv_.data(), .k = qkv_.data() + q_width, .v = qkv_.data() + q_width + kv_width,
                        .stride = q_width + 2 * kv_width, .tokens = tokens, .heads = config_.heads, .q_norm = layer.q_norm,
@@ -365,18 +368,28 @@ void CudaDecoder::launch_attention_inputs(std::int64_t index, std::int64_t token
                        .slots = slots_.device.data(), .kv = cache(index), .round = round});
 }
 
-// From the attention's projection, in projected_, to the feed-forward's, there too.
-void CudaDecoder::launch_mlp(const DeviceLayer& layer, std::uint16_t* residual, std::int64_t rows) {
-  add_rms_norm(stream_, {.dtype = dtype_, .residual = residual, .added = projected_.data(), .weight = layer.mlp_norm,
+// normed_ = the norm of the residual stream, to which projected_ is added before where the product has not done it.
+void CudaDecoder::launch_norm(std::uint16_t* residual, bool add, const float* weight, std::int64_t rows) {
+  add_rms_norm(stream_, {.dtype = dtype_, .residual = residual, .added = add ? projected_.data() : nullptr, .weight = weight,
                          .out = normed_.data(), .rows = rows, .width = config_.hidden, .epsilon = config_.rms_epsilon});
-  product(layer.gate_up, normed_.data(), rows, gate_up_.data(), dtype_);
-  silu_mul(stream_, {.dtype = dtype_, .gate_up = gate_up_.data(), .out = activated_.data(), .rows = rows, .width = config_.intermediate});
-  product(layer.down, activated_.data(), rows, projected_.data(), dtype_);
 }
 
-void CudaDecoder::launch_final_norm(std::uint16_t* residual, std::int64_t rows) {
-  add_rms_norm(stream_, {.dtype = dtype_, .residual = residual, .added = projected_.data(), .weight = weights_.final_norm,
-                         .out = normed_.data(), .rows = rows, .width = config_.hidden, .epsilon = config_.rms_epsilon});
+// The residual stream += x · Wᵀ, now or with the next norm.
+void CudaDecoder::add_product(const GemmWeights& weights, const void* x, std::uint16_t* residual, std::int64_t rows) {
+  if (!is_added(rows)) return product(weights, x, rows, projected_.data(), dtype_);
+  GemmArgs args{.weights = weights, .x = x, .tokens = rows, .out = projected_.data(), .out_type = dtype_};
+  if (!gemm_.prepared(args)) gemm_.prepare(stream_, args);  // which overwrites its output
+  args.out = residual;
+  args.accumulate = true;
+  gemm_.run(stream_, args);
+}
+
+// After add_product of the attention's projection; ends with the feed-forward's.
+void CudaDecoder::launch_mlp(const DeviceLayer& layer, std::uint16_t* residual, std::int64_t rows) {
+  launch_norm(residual, !is_added(rows), layer.mlp_norm, rows);
+  product(layer.gate_up, normed_.data(), rows, gate_up_.data(), dtype_);
+  silu_mul(stream_, {.dtype = dtype_, .gate_up = gate_up_.data(), .out = activated_.data(), .rows = rows, .width = config_.intermediate});
+  add_product(layer.down, activated_.data(), residual, rows);
 }
 
 void CudaDecoder::launch_decode(std::int64_t sequences) {
@@ -387,10 +400,10 @@ void CudaDecoder::launch_decode(std::int64_t sequences) {
     const DeviceLayer& layer = weights_.layers[static_cast<std::size_t>(index)];
     launch_attention_inputs(index, sequences, false);
     decode_attention(stream_, decode_args(index, sequences));
-    product(layer.o, attended_.data(), sequences, projected_.data(), dtype_);
+    add_product(layer.o, attended_.data(), residual_.data(), sequences);
     launch_mlp(layer, residual_.data(), sequences);
   }
-  launch_final_norm(residual_.data(), sequences);
+  launch_norm(residual_.data(), !is_added(sequences), weights_.final_norm, sequences);
   launch_head(normed_.data(), sequences);
 }
 
@@ -412,15 +425,15 @@ void CudaDecoder::launch_mixed(const StepRows& rows, const AttentionPlan& plan) 
       const std::int64_t q_width = config_.heads * config_.head_dim;
       gather_rows(attended_.data(), q_width, outputs, last_rows_.data());
       gather_rows(residual_.data(), config_.hidden, outputs, last_residual_.data());
-      product(layer.o, last_rows_.data(), outputs, projected_.data(), dtype_);
+      add_product(layer.o, last_rows_.data(), last_residual_.data(), outputs);
       launch_mlp(layer, last_residual_.data(), outputs);
-      launch_final_norm(last_residual_.data(), outputs);
+      launch_norm(last_residual_.data(), !is_added(outputs), weights_.final_norm, outputs);
       return launch_head(normed_.data(), outputs);
     }
-    product(layer.o, attended_.data(), tokens, projected_.data(), dtype_);
+    add_product(layer.o, attended_.data(), residual_.data(), tokens);
     launch_mlp(layer, residual_.data(), tokens);
   }
-  launch_final_norm(residual_.data(), tokens);
+  launch_norm(residual_.data(), !is_added(tokens), weights_.final_norm, tokens);
   if (outputs == 0) return;
   gather_rows(normed_.data(), config_.hidden, outputs, last_rows_.data());
   launch_head(last_rows_.data(), outputs);

@@ -4,7 +4,7 @@ set -u
 keel=$1 out=$2 part=${3:-main}
 here=$(cd "$(dirname "$0")/../../.." && pwd)
 common="--load-format dummy --max-num-seqs 32 --max-num-batched-tokens 65536 --no-enable-chunked-prefill --no-enable-prefix-caching
-  --num-prompts 32 --num-warmups 11 --device cuda"
+  --num-prompts 32 --num-warmups 15 --device cuda"
 
 arm() { # GEOMETRY FORMAT POOL INPUT OUTPUT
   echo "$(date +%T) $1 $2 pool $3, $4 in, $5 out: $(nvidia-smi --query-gpu=clocks.sm,power.draw,temperature.gpu --format=csv,noheader)"

@@ -88,6 +88,7 @@ struct Gemm::State {
 
   bool run(cudaStream_t stream, const GemmArgs& args, const GemmChoice& choice) {
     if (choice.skinny.warpgroups == 0) return run_library(stream, args, choice.algorithm);
+    keel::check(!args.accumulate, "gemm: few tokens do not accumulate");
     run_skinny(stream, args, choice);
     return true;
   }
@@ -180,6 +181,8 @@ Gemm::Gemm(DType dtype, std::int64_t max_tokens, std::int64_t scratch_elements, 
                                          .choices = GemmChoices(std::move(cache_path))});
 }
 Gemm::~Gemm() = default;
+
+bool Gemm::prepared(const GemmArgs& args) const { return state_->choices.find(choice_key(args)) != nullptr; }
 
 std::int64_t Gemm::workspace_bytes() const { return state_->library.workspace_bytes() + state_->scratch.bytes(); }
 

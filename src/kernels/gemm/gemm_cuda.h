@@ -33,6 +33,7 @@ struct GemmArgs {
   std::int64_t tokens;      // M
   void* out;                // [tokens, N] in `out_type`
   DType out_type;           // weights.dtype, or f32 (logits)
+  bool accumulate = false;  // out += instead of out =, summed in f32 and rounded once; more than 512 tokens alone
 };
 
 class Gemm {
@@ -48,6 +49,7 @@ class Gemm {
   // Times the kernels that can do this product, at this M and all down to half of it, and keeps the fastest, so that no capture or
   // timed run does. Waits for the stream; overwrites `out`; wants some 250 MB of device memory while it runs, and does with less.
   void prepare(cudaStream_t stream, const GemmArgs& args);
+  bool prepared(const GemmArgs& args) const;
   std::int64_t workspace_bytes() const;  // device memory held
 
  private:

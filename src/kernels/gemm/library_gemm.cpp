@@ -115,14 +115,14 @@ std::vector<cublasLtMatmulAlgo_t> LibraryGemm::algorithms(const GemmArgs& args, 
 
 bool LibraryGemm::run(cudaStream_t stream, const GemmArgs& args, const cublasLtMatmulAlgo_t& algorithm) {
   const GemmWeights& w = args.weights;
-  const float one = 1, zero = 0;
+  const float one = 1, kept = args.accumulate ? 1 : 0;
   const std::int64_t step = tokens_of_call(args);
   for (std::int64_t first = 0; first < args.tokens; first += step) {
     const std::int64_t tokens = std::min(step, args.tokens - first);
     const auto* x = static_cast<const std::byte*>(args.x) + first * w.columns * bits(w.dtype) / 8;
     auto* out = static_cast<std::byte*>(args.out) + first * w.rows * bits(args.out_type) / 8;
     const Description d(args, tokens);
-    const cublasStatus_t status = cublasLtMatmul(handle_, d.product, &one, w.dense, d.weights, x, d.x, &zero, out, d.out, out, d.out, &algorithm,
+    const cublasStatus_t status = cublasLtMatmul(handle_, d.product, &one, w.dense, d.weights, x, d.x, &kept, out, d.out, out, d.out, &algorithm,
                                                  workspace_.data(), workspace_.size(), stream);
     if (first == 0 && (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE)) return false;
     check_library(status, "a product");
