@@ -40,12 +40,15 @@ __device__ inline u32 remote_address(u32 address, u32 rank) {
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(rank));
   return remote;
 }
-// Two floats into a block of the cluster; its barrier counts the 8 bytes.
-__device__ inline void store_remote(u32 remote, float first, float second, u32 remote_barrier) {
-  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(remote), "f"(first), "f"(second),
+// Shared memory of this block into that of a block of the cluster, whose barrier counts the bytes.
+__device__ inline void copy_to_block(u32 remote, u32 shared, u32 bytes, u32 remote_barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(remote), "r"(shared), "r"(bytes),
                "r"(remote_barrier)
                : "memory");
 }
+// What this thread wrote to shared memory is there for copies.
+__device__ inline void written_for_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ inline void sync_threads_of(u32 threads) { asm volatile("bar.sync 1, %0;" ::"r"(threads) : "memory"); }
 
 __device__ inline void barrier_init(u32 barrier, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");

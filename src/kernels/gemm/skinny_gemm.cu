@@ -1,5 +1,5 @@
 // One producer thread streams the weights of a block's slice of K through a ring in shared memory by bulk copies; the slice of x stays there.
-// Warpgroups multiply 64 rows of W each (wgmma, W on the wide side); the cluster's blocks push their f32 sums to the
+// Warpgroups multiply 64 rows of W each (wgmma, W on the wide side); the cluster's blocks copy their f32 sums to the
 // block that owns the rows, whose adding warps add them in order of rank: the same bits every run. Work on weights begins before the
 // previous kernel ends (programmatic dependent launch); x is awaited.
 #include "kernels/gemm/skinny_gemm.h"
@@ -28,6 +28,7 @@ constexpr int kDenseTileBytes = 64 * kRowBytes;  // 64 rows × 64 columns
 constexpr int kAwqScaleBytes = 64 * 4;           // f16 scale and 16-bit zero of each row of a tile
 constexpr int kAwqCodeBytes = 64 * 128 / 2;      // 64 rows × one group
 constexpr int kAwqTileBytes = kAwqCodeBytes + kAwqScaleBytes;
+constexpr int kAwqStep = 2;  // groups in a stage
 
 struct SkinnyShape {
   const std::byte* packed;
@@ -43,7 +44,7 @@ struct SkinnyShape {
   int warpgroups, stages;
   bool streams_x;
   int stage_bytes;
-  int stages_at, sums_at, barriers_at, shared_bytes;
+  int stages_at, sums_at, own_sums_at, barriers_at, shared_bytes;
 };
 
 __device__ inline u32 and_or(u32 value, u32 mask, u32 bits) {  // one LOP3
@@ -107,7 +108,7 @@ __device__ void store_out(const SkinnyShape& p, int token, std::int64_t n, float
   }
 }
 
-// Sums pushed to the block that owns the row: [source block][owned row][token] floats, a row's 32-byte pieces of eight tokens
+// Sums on their way to the block that owns the row: [source block][owned row][token] floats, a row's 32-byte pieces of eight tokens
 // exchanged by the row's low bits, so that neither side meets the same banks.
 template <int kTokens>
 __device__ inline int piece_of(int token, int owned_row) {
@@ -122,7 +123,7 @@ __global__ void __launch_bounds__((max_warpgroups(kTokens, kShares) + 1) * 128, 
   const u32 raw = ptx::shared_address(raw_shared);
   const u32 shared = (raw + 1023) & ~1023u;
   std::byte* const shared_pointer = raw_shared + (shared - raw);
-  const u32 stages = shared + p.stages_at, sums = shared + p.sums_at;
+  const u32 stages = shared + p.stages_at;
   const u32 full = shared + p.barriers_at, empty = full + p.stages * 8;
   const u32 x_ready = empty + p.stages * 8, sums_ready = x_ready + 8, sums_free = x_ready + 16;
 
@@ -135,18 +136,21 @@ __global__ void __launch_bounds__((max_warpgroups(kTokens, kShares) + 1) * 128, 
   constexpr int kAdders = 3;
   constexpr int kChunks = kAwq ? 2 : 1;  // 64 columns of x in a block of K
   constexpr int kChunkBytes = kTokens * kRowBytes;
+  constexpr int kStep = kAwq ? kAwqStep : 1;  // blocks of K in a stage of the ring
+  const int owned_bytes = owned_rows * kTokens * 4;
 
   if (warp == warps) {
     const u64 once = ptx::evict_first_policy(), keep = ptx::evict_last_policy();
-    const int steps = (p.tiles - first_tile + clusters - 1) / clusters * blocks, ring = min(steps, p.stages);
-    const int x_bytes = p.streams_x ? kChunks * kChunkBytes : 0;
+    const int steps_of_tile = (blocks + kStep - 1) / kStep;
+    const int steps = (p.tiles - first_tile + clusters - 1) / clusters * steps_of_tile, ring = min(steps, p.stages);
+    const int x_bytes = p.streams_x ? kChunks * kChunkBytes : 0;  // of a block of K
     struct {  // of the next weights
       int tile, block, stage;
     } next = {first_tile, 0, 0};
     const std::byte *codes = nullptr, *scales = nullptr;
     int present = p.warpgroups;  // row tiles of AWQ that there are
     const auto ask_weights = [&] {
-      const u32 to = stages + next.stage * p.stage_bytes + x_bytes, barrier = full + next.stage * 8;
+      const u32 to = stages + next.stage * p.stage_bytes + kStep * x_bytes, barrier = full + next.stage * 8;
       if constexpr (kAwq) {
         if (next.block == 0) {
           const std::int64_t row_tile = static_cast<std::int64_t>(next.tile) * p.warpgroups, at = row_tile * p.blocks + first_block;
@@ -154,30 +158,35 @@ __global__ void __launch_bounds__((max_warpgroups(kTokens, kShares) + 1) * 128, 
           codes = p.packed + at * kAwqCodeBytes;
           scales = p.group_scales + at * kAwqScaleBytes;
         }
-        ptx::barrier_arrive_expect(barrier, x_bytes + present * kAwqTileBytes);
+        const int groups = min(kStep, blocks - next.block);
+        ptx::barrier_arrive_expect(barrier, groups * (x_bytes + present * kAwqTileBytes));
         const std::byte *from = codes, *scales_from = scales;
         for (int i = 0; i < present; ++i) {
-          ptx::copy_bytes(to + i * kAwqTileBytes, from, kAwqCodeBytes, barrier, once);
-          ptx::copy_bytes(to + i * kAwqTileBytes + kAwqCodeBytes, scales_from, kAwqScaleBytes, barrier, once);
+          ptx::copy_bytes(to + i * kStep * kAwqTileBytes, from, groups * kAwqCodeBytes, barrier, once);
+          ptx::copy_bytes(to + i * kStep * kAwqTileBytes + kStep * kAwqCodeBytes, scales_from, groups * kAwqScaleBytes, barrier, once);
           from += static_cast<std::int64_t>(p.blocks) * kAwqCodeBytes;
           scales_from += static_cast<std::int64_t>(p.blocks) * kAwqScaleBytes;
         }
-        codes += kAwqCodeBytes;
-        scales += kAwqScaleBytes;
+        codes += kStep * kAwqCodeBytes;
+        scales += kStep * kAwqScaleBytes;
       } else {
         ptx::barrier_arrive_expect(barrier, x_bytes + p.warpgroups * kDenseTileBytes);
         ptx::copy_box(to, &weights_map, (first_block + next.block) * 64, next.tile * p.warpgroups * 64, barrier, once);
       }
-      if (++next.block == blocks) {
+      next.block += kStep;
+      if (next.block >= blocks) {
         next.block = 0;
         next.tile += clusters;
       }
       if (++next.stage == p.stages) next.stage = 0;
     };
-    const auto ask_x = [&](u32 to, int block, u32 barrier) {
-      for (int chunk = 0; chunk < kChunks; ++chunk) {
+    const auto ask_x = [&](u32 to, int block, int count, u32 barrier) {
+      for (int chunk = 0; chunk < count * kChunks; ++chunk) {
         ptx::copy_box(to + chunk * kChunkBytes, &x_map, ((first_block + block) * kChunks + chunk) * 64, 0, barrier, keep);
       }
+    };
+    const auto ask_x_of_stage = [&](int stage, int block) {
+      ask_x(stages + stage * p.stage_bytes, block, min(kStep, blocks - block), full + stage * 8);
     };
 
     if (lane == 0) {
@@ -199,16 +208,16 @@ __global__ void __launch_bounds__((max_warpgroups(kTokens, kShares) + 1) * 128, 
     if (lane == 0) {
       ptx::wait_for_previous_kernel();
       if (p.streams_x) {
-        for (int step = 0; step < ring; ++step) ask_x(stages + step * p.stage_bytes, step % blocks, full + step * 8);
+        for (int step = 0; step < ring; ++step) ask_x_of_stage(step, step % steps_of_tile * kStep);
       } else {
         ptx::barrier_arrive_expect(x_ready, blocks * kChunks * kChunkBytes);
-        for (int block = 0; block < blocks; ++block) ask_x(shared + block * kChunks * kChunkBytes, block, x_ready);
+        ask_x(shared, 0, blocks, x_ready);
       }
       u32 parity = 1;
       for (int step = ring; step < steps; ++step) {
         if (next.stage == 0) parity ^= 1;
         ptx::barrier_wait(empty + next.stage * 8, parity);
-        if (p.streams_x) ask_x(stages + next.stage * p.stage_bytes, next.block, full + next.stage * 8);
+        if (p.streams_x) ask_x_of_stage(next.stage, next.block);
         ask_weights();
       }
     }
@@ -221,14 +230,14 @@ __global__ void __launch_bounds__((max_warpgroups(kTokens, kShares) + 1) * 128, 
       const int token_pairs = (p.tokens + 1) / 2;
       int turn = 0;
       for (int tile = first_tile; tile < p.tiles; tile += clusters, ++turn) {
-        if (warp == warps + 1 && lane == 0) ptx::barrier_arrive_expect(sums_ready, cluster * owned_rows * token_pairs * 8);
+        if (warp == warps + 1 && lane == 0) ptx::barrier_arrive_expect(sums_ready, cluster * owned_bytes);
         ptx::barrier_wait_cluster(sums_ready, turn & 1);
         for (int i = threadIdx.x - (warps + 1) * 32; i < owned_rows * token_pairs; i += kAdders * 32) {
           const int row = i % owned_rows, token = i / owned_rows * 2;
           const std::byte* from = shared_pointer + p.sums_at + row * kTokens * 4 + piece_of<kTokens>(token, row);
           float2 total = {0, 0};
           for (int source = 0; source < cluster; ++source) {
-            const float2 sum = *reinterpret_cast<const float2*>(from + source * owned_rows * kTokens * 4);
+            const float2 sum = *reinterpret_cast<const float2*>(from + source * owned_bytes);
             total.x += sum.x;
             total.y += sum.y;
           }
@@ -245,13 +254,9 @@ __global__ void __launch_bounds__((max_warpgroups(kTokens, kShares) + 1) * 128, 
     ptx::allow_next_kernel();
     const int warpgroup = warp / 4, group = lane / 4, pair = lane % 4;
     const int row = warp * 16 + group;  // in the tile; and row + 8
-    u32 sum_address[2], ready[2];       // in the block that owns the row
+    std::byte* own_sums[2];             // of those rows
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int owner = (row + half * 8) / owned_rows, owned = (row + half * 8) % owned_rows;
-      sum_address[half] = ptx::remote_address(sums, owner) + (rank * owned_rows + owned) * kTokens * 4;
-      ready[half] = ptx::remote_address(sums_ready, owner);
-    }
+    for (int half = 0; half < 2; ++half) own_sums[half] = shared_pointer + p.own_sums_at + (row + half * 8) * kTokens * 4;
     int stage = 0;
     u32 parity = 0;
     const auto next_stage = [&] {
@@ -267,52 +272,48 @@ __global__ void __launch_bounds__((max_warpgroups(kTokens, kShares) + 1) * 128, 
       if constexpr (kAwq) {
 #pragma unroll
         for (float& s : sum) s = 0;
-        for (int block = 0; block < blocks; ++block, next_stage()) {
+        for (int block = 0; block < blocks; block += kStep, next_stage()) {
           ptx::barrier_wait(full + stage * 8, parity);
-          const u64 x = ptx::matrix_descriptor(p.streams_x ? stages + stage * p.stage_bytes : shared + block * kChunks * kChunkBytes);
-          const std::byte* from =
-              shared_pointer + p.stages_at + stage * p.stage_bytes + (p.streams_x ? kChunks * kChunkBytes : 0) + warpgroup * kAwqTileBytes;
-          const u32* rows = reinterpret_cast<const u32*>(from + kAwqCodeBytes) + row % 64;
-          const u32 row_g = rows[0], row_g8 = rows[8];
-          const Zeros<T> zeros(row_g >> 16, row_g8 >> 16);
-          float group_sum[kTokens / 2];
-          u32 a[2][2][4];  // of two words, twice: the next are unpacked while the last are multiplied
+          const int groups = min(kStep, blocks - block);
+          const std::byte* const tile_codes = shared_pointer + p.stages_at + stage * p.stage_bytes +
+                                              (p.streams_x ? kStep * kChunks * kChunkBytes : 0) + warpgroup * kStep * kAwqTileBytes;
+          u64 x = ptx::matrix_descriptor(p.streams_x ? stages + stage * p.stage_bytes : shared + block * kChunks * kChunkBytes);
+#pragma unroll 1
+          for (int step_group = 0; step_group < groups; ++step_group, x += kChunks * kChunkBytes / 16) {
+            const std::byte* const from = tile_codes + step_group * kAwqCodeBytes;
+            const u32* rows = reinterpret_cast<const u32*>(tile_codes + kStep * kAwqCodeBytes + step_group * kAwqScaleBytes) + row % 64;
+            const u32 row_g = rows[0], row_g8 = rows[8];
+            const Zeros<T> zeros(row_g >> 16, row_g8 >> 16);
+            float group_sum[kTokens / 2];
+            u32 a[2][2][4];  // of two words, twice: the next are unpacked while the last are multiplied
 #pragma unroll
-          for (int quarter = 0; quarter < 4; ++quarter) {
-            const uint2 codes = reinterpret_cast<const uint2*>(from)[quarter * 128 + threadIdx.x % 128];
-            if (quarter == 3 && !p.streams_x) {  // all of the stage is in registers
-              __syncwarp();
-              if (lane == 0) ptx::barrier_arrive(empty + stage * 8);
-            }
-            if (quarter > 1) ptx::wgmma_wait<1>();
-            u32(&now)[2][4] = a[quarter % 2];
-#ifdef KEEL_NO_UNPACK
-            now[0][0] = now[0][1] = now[0][2] = now[0][3] = codes.x;
-            now[1][0] = now[1][1] = now[1][2] = now[1][3] = codes.y;
-#else
-            zeros.subtract(codes.x, now[0]);
-            zeros.subtract(codes.y, now[1]);
-#endif
-            ptx::pin(now[0]);
-            ptx::pin(now[1]);
-#ifdef KEEL_NO_MULTIPLY
-            for (int i = 0; i < kTokens / 2; ++i) group_sum[i] = __uint_as_float(now[0][i % 4] ^ now[1][i % 4] ^ (quarter > 0 ? __float_as_uint(group_sum[i]) : 0));
-#else
-            ptx::wgmma_fence();
+            for (int quarter = 0; quarter < 4; ++quarter) {
+              const uint2 codes = reinterpret_cast<const uint2*>(from)[quarter * 128 + threadIdx.x % 128];
+              if (quarter == 3 && !p.streams_x && step_group + 1 == groups) {  // all of the stage is in registers
+                __syncwarp();
+                if (lane == 0) ptx::barrier_arrive(empty + stage * 8);
+              }
+              if (quarter > 1) ptx::wgmma_wait<1>();
+              u32(&now)[2][4] = a[quarter % 2];
+              zeros.subtract(codes.x, now[0]);
+              zeros.subtract(codes.y, now[1]);
+              ptx::pin(now[0]);
+              ptx::pin(now[1]);
+              ptx::wgmma_fence();
 #pragma unroll
-            for (int i = 0; i < 2; ++i) {
-              ptx::wgmma<T, kTokens>(group_sum, now[i], x + (quarter / 2 * kChunkBytes + (quarter % 2 * 2 + i) * 32) / 16, quarter > 0 || i > 0);
+              for (int i = 0; i < 2; ++i) {
+                ptx::wgmma<T, kTokens>(group_sum, now[i], x + (quarter / 2 * kChunkBytes + (quarter % 2 * 2 + i) * 32) / 16, quarter > 0 || i > 0);
+              }
+              ptx::wgmma_commit();
             }
-            ptx::wgmma_commit();
-#endif
+            ptx::wgmma_wait<0>();
+            ptx::pin(group_sum);
+            const float scale_g = __half2float(__ushort_as_half(static_cast<unsigned short>(row_g & 0xffff)));
+            const float scale_g8 = __half2float(__ushort_as_half(static_cast<unsigned short>(row_g8 & 0xffff)));
+#pragma unroll
+            for (int i = 0; i < kTokens / 2; ++i) sum[i] = fmaf(i & 2 ? scale_g8 : scale_g, group_sum[i], sum[i]);
           }
-          ptx::wgmma_wait<0>();
-          ptx::pin(group_sum);
           if (p.streams_x && lane == 0) ptx::barrier_arrive(empty + stage * 8);
-          const float scale_g = __half2float(__ushort_as_half(static_cast<unsigned short>(row_g & 0xffff)));
-          const float scale_g8 = __half2float(__ushort_as_half(static_cast<unsigned short>(row_g8 & 0xffff)));
-#pragma unroll
-          for (int i = 0; i < kTokens / 2; ++i) sum[i] = fmaf(i & 2 ? scale_g8 : scale_g, group_sum[i], sum[i]);
         }
       } else {
         u32 last_empty = 0;
@@ -343,10 +344,16 @@ __global__ void __launch_bounds__((max_warpgroups(kTokens, kShares) + 1) * 128, 
       if (turn > 0) ptx::barrier_wait_cluster(sums_free, (turn - 1) & 1);
 #pragma unroll
       for (int i = 0; i < kTokens / 4; ++i) {
-        const int token = i / 2 * 8 + pair * 2, half = i % 2;
-        const int piece = piece_of<kTokens>(token, (row + half * 8) % owned_rows);
-        if (token < p.tokens) ptx::store_remote(sum_address[half] + piece, sum[2 * i], sum[2 * i + 1], ready[half]);
+        const int half = i % 2, piece = piece_of<kTokens>(i / 2 * 8 + pair * 2, (row + half * 8) % owned_rows);
+        *reinterpret_cast<float2*>(own_sums[half] + piece) = {sum[2 * i], sum[2 * i + 1]};
       }
+      ptx::written_for_copies();
+      ptx::sync_threads_of(warps * 32);
+      if (warp == 0 && lane < cluster) {
+        ptx::copy_to_block(ptx::remote_address(shared + p.sums_at, lane) + rank * owned_bytes, shared + p.own_sums_at + lane * owned_bytes, owned_bytes,
+                           ptx::remote_address(sums_ready, lane));
+      }
+      __syncwarp();
     }
   }
   ptx::cluster_sync();  // no block leaves while others write to its shared memory
@@ -372,17 +379,18 @@ SkinnyShape shape_of(const GemmArgs& args, SkinnyPlan plan) {
   p.tiles = static_cast<int>((w.rows + tile_rows - 1) / tile_rows);
   p.warpgroups = plan.warpgroups;
   p.streams_x = plan.streams_x;
-  const int x_block_bytes = block_columns / 64 * padded * kRowBytes;
+  const int x_block_bytes = block_columns / 64 * padded * kRowBytes, step = is_awq ? kAwqStep : 1;
   const int weights_bytes = plan.warpgroups * (is_awq ? kAwqTileBytes : kDenseTileBytes);
-  p.stage_bytes = (weights_bytes + (plan.streams_x ? x_block_bytes : 0) + 1023) / 1024 * 1024;
+  p.stage_bytes = (step * (weights_bytes + (plan.streams_x ? x_block_bytes : 0)) + 1023) / 1024 * 1024;
   p.stages_at = plan.streams_x ? 0 : p.slice_blocks * x_block_bytes;
   const int sums_bytes = plan.cluster > 1 ? tile_rows * padded * 4 : 0;
-  const int left = shared_bytes_of(plan.shares) - 1024 - p.stages_at - sums_bytes - (2 * kMaxStages + 3) * 8;
-  const int most_steps = (p.tiles + plan.cluster - 1) * p.slice_blocks;
+  const int left = shared_bytes_of(plan.shares) - 1024 - p.stages_at - 2 * sums_bytes - (2 * kMaxStages + 3) * 8;
+  const int most_steps = p.tiles * p.slice_blocks;
   p.stages = left < 0 ? 0 : std::min({left / p.stage_bytes, kMaxStages, std::max(most_steps, kMinStages)});
   if (p.blocks < plan.cluster || p.stages < kMinStages) p.stages = 0;
   p.sums_at = p.stages_at + p.stages * p.stage_bytes;
-  p.barriers_at = p.sums_at + sums_bytes;
+  p.own_sums_at = p.sums_at + sums_bytes;
+  p.barriers_at = p.own_sums_at + sums_bytes;
   p.shared_bytes = 1024 + p.barriers_at + (2 * p.stages + 3) * 8;
   return p;
 }
@@ -473,11 +481,13 @@ std::vector<SkinnyPlan> skinny_plans(const GemmArgs& args) {
           const SkinnyPlan plan{warpgroups, cluster, shares, streams_x};
           const SkinnyShape p = shape_of(args, plan);
           if (p.stages == 0) continue;
-          // The most steps that one block does, in bytes, and a little for each turn of a cluster.
-          const int clusters = (shares ? 264 : 132) / cluster, turns = (p.tiles + clusters - 1) / clusters;
-          const double ring = static_cast<double>(p.stages) * p.stage_bytes, enough = shares ? 48e3 : 96e3;
-          const double cost = static_cast<double>(turns) * (p.slice_blocks * p.stage_bytes + (cluster > 1 ? 16e3 : 4e3)) * (shares ? 2 : 1) +
-                              std::max(enough - ring, 0.0);
+          // Nanoseconds, roughly: bytes that a multiprocessor takes in, and what each turn of a cluster costs.
+          const int at_once = shares ? 2 : 1, clusters = 132 * at_once / cluster, turns = (p.tiles + clusters - 1) / clusters;
+          const double tile_rows = 64.0 * warpgroups, step_bytes = static_cast<double>(p.stage_bytes) / (w.packed != nullptr ? kAwqStep : 1);
+          const double streamed = turns * p.slice_blocks * step_bytes * at_once, kept = static_cast<double>(p.stages_at) * at_once;
+          const double exchanged = cluster > 1 ? turns * tile_rows * padded_tokens(args.tokens) * 4 * at_once : 0;
+          const double ring = static_cast<double>(p.stages) * p.stage_bytes * at_once;
+          const double cost = streamed / 32 + kept / 40 + exchanged / 40 + (cluster > 1 ? 800 : 0) + std::max(96e3 - ring, 0.0) / 20;
           ranked.push_back({plan, cost});
         }
       }
