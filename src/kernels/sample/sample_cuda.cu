@@ -163,6 +163,7 @@ class RowPart {
     if (threadIdx.x < kWarp) {
       mine = offers[threadIdx.x % kWarps];
       for (int offset = kWarps / 2; offset > 0; offset /= 2) mine = combine(mine, __shfl_xor_sync(~0u, mine, offset));
+      __syncwarp();  // every lane has read its offer
       if (threadIdx.x == 0) offers[0] = mine;
     }
     Sum all = exchanged(0);
