@@ -1,5 +1,6 @@
 // Qwen3-8B's products on this GPU: keel's kernel in every plan against cuBLASLt's algorithms, and the choices of Gemm. Weights are
-// random and taken in turn from more memory than the L2 holds; times are medians of graph replays. Arguments: any of dense, awq,
+// random and taken in turn from more memory than the L2 holds; times are medians of graph replays. BENCH_M=32 in the environment
+// measures the plans at that number of tokens alone. Arguments: any of dense, awq,
 // prefill, all plans ("plans").
 #include <algorithm>
 #include <cstdio>
