@@ -327,8 +327,8 @@ std::vector<std::optional<DeviceSampling>> Engine::device_samplings(const Batch&
     if (host) {
       samplings.push_back(std::nullopt);
     } else {
-      samplings.push_back(DeviceSampling{.temperature = static_cast<float>(p.temperature), .top_p = static_cast<float>(p.top_p),
-                                         .min_p = static_cast<float>(p.min_p),
+      samplings.push_back(DeviceSampling{.temperature = p.temperature, .top_p = p.top_p,
+                                         .min_p = p.min_p,
                                          .top_k = static_cast<std::int32_t>(std::clamp<std::int64_t>(p.top_k, 0, model_.config.vocabulary)),
                                          .seed = sequence->seed, .draw = static_cast<std::uint64_t>(sequence->output_tokens())});
     }

@@ -115,7 +115,7 @@ class CudaDecoder final : public Executor {
   DeviceBuffer<std::uint16_t> residual_, normed_, qkv_, attended_, gate_up_, activated_, projected_;
   DeviceBuffer<std::uint16_t> last_residual_, last_rows_;  // of the logit rows alone
   DeviceBuffer<float> logits_;
-  DeviceBuffer<std::byte> decode_workspace_, sample_workspace_;
+  DeviceBuffer<std::byte> decode_workspace_;
   Staged<std::int32_t> tokens_, positions_, logit_rows_, contexts_, page_table_;
   Staged<std::int64_t> slots_;
   Staged<RowSampling> sampling_;
@@ -152,7 +152,6 @@ CudaDecoder::CudaDecoder(const LoadedModel& model, const KvLayout& layout, const
       logits_(limits.max_logit_rows * config_.vocabulary, "logits"),
       decode_workspace_(refusals_.decode.empty() ? decode_attention_workspace(layout, config_.heads, limits.max_sequences, 1) : 0,
                         "decode attention's workspace"),
-      sample_workspace_(sample_workspace(limits.max_logit_rows, config_.vocabulary), "the sampler's workspace"),
       tokens_(limits.max_tokens, "token ids"),
       positions_(limits.max_tokens, "positions"),
       logit_rows_(limits.max_logit_rows, "logit rows"),
@@ -221,7 +220,7 @@ void CudaDecoder::measure_products() {
 std::int64_t CudaDecoder::scratch_bytes() const {
   return rope_table_.bytes() + key_scales_.bytes() + value_scales_.bytes() + residual_.bytes() + normed_.bytes() + qkv_.bytes() +
          attended_.bytes() + gate_up_.bytes() + activated_.bytes() + projected_.bytes() + last_residual_.bytes() + last_rows_.bytes() + logits_.bytes() +
-         decode_workspace_.bytes() + sample_workspace_.bytes() + tokens_.bytes() + positions_.bytes() + logit_rows_.bytes() +
+         decode_workspace_.bytes() + tokens_.bytes() + positions_.bytes() + logit_rows_.bytes() +
          contexts_.bytes() + page_table_.bytes() + slots_.bytes() + sampling_.bytes() + sampled_.bytes() +
          gemm_.workspace_bytes() + prefill_.workspace_bytes();
 }
@@ -478,7 +477,7 @@ void CudaDecoder::launch_prefill_attention(std::int64_t layer, const StepRows& r
 void CudaDecoder::launch_head(const std::uint16_t* rows, std::int64_t count) {
   product(weights_.head, rows, count, logits_.data(), DType::f32);
   sample(stream_, {.logits = logits_.data(), .rows = count, .vocabulary = config_.vocabulary, .rows_sampling = sampling_.device.data(),
-                   .tokens = sampled_.data(), .workspace = sample_workspace_.data()});
+                   .tokens = sampled_.data()});
 }
 
 void CudaDecoder::count_routes(const AttentionPlan& plan, const StepRows& rows) {

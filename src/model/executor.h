@@ -26,8 +26,8 @@ PageMemory page_memory(Device device);
 
 // What a device's own sampler needs of a request; the rest of a request's wishes are the host's.
 struct DeviceSampling {
-  float temperature;   // 0 = greedy
-  float top_p, min_p;
+  double temperature;  // 0 = greedy
+  double top_p, min_p;
   std::int32_t top_k;  // 0 = all
   std::uint64_t seed;
   std::uint64_t draw;

@@ -407,8 +407,6 @@ int part_of(std::int64_t vocabulary) { return static_cast<int>((vocabulary + 4 *
 
 }  // namespace
 
-std::int64_t sample_workspace(std::int64_t, std::int64_t) { return 0; }
-
 void sample(cudaStream_t stream, const SampleArgs& args) {
   if (args.rows == 0) return;
   constexpr std::int64_t kMostShared = 227 << 10;

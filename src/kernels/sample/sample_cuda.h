@@ -27,10 +27,8 @@ struct SampleArgs {
   std::int64_t vocabulary;
   const RowSampling* rows_sampling;  // device, [rows]
   std::int32_t* tokens;       // device, [rows]; -1 where the logits hold no finite maximum
-  void* workspace;            // sample_workspace(rows, vocabulary) bytes; none are needed today
 };
 
-std::int64_t sample_workspace(std::int64_t rows, std::int64_t vocabulary);
 void sample(cudaStream_t stream, const SampleArgs& args);
 
 }  // namespace keel::cuda

@@ -15,14 +15,12 @@ std::vector<std::int32_t> sampled(const std::vector<float>& logits, std::int64_t
   const auto rows_there = on_device(rows);
   auto tokens_there = on_device(std::vector<std::int32_t>(rows.size(), -7));
   const auto count = static_cast<std::int64_t>(rows.size());
-  DeviceBuffer<std::byte> workspace(sample_workspace(count, vocabulary), "a workspace");
   const Stream stream;
   sample(stream, {.logits = logits_there.data(),
                   .rows = count,
                   .vocabulary = vocabulary,
                   .rows_sampling = rows_there.data(),
-                  .tokens = tokens_there.data(),
-                  .workspace = workspace.data()});
+                  .tokens = tokens_there.data()});
   stream.synchronize();
   return on_host(tokens_there);
 }
