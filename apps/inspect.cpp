@@ -32,7 +32,7 @@ void inspect_cuda_kernels() {
     fmt::print("{:<12} {:>8} {:>8} {:>8} {:>8}\n", short_name(row.format), row.head_dim,
                cell(row.decode, row.plain_prefill.empty() ? "plain" : "-"), cell(row.native_prefill, "-"), cell(row.plain_prefill, "-"));
   }
-  fmt::print("\nWeights on CUDA: f16, bf16, AWQ int4 g128 as they are; the others are expanded to f16 at load\n");
+  fmt::print("\nWeights on CUDA: f16, bf16, AWQ int4 g128 as they are; the others are held in f16\n");
 }
 
 void inspect_kernels() {

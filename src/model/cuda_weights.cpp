@@ -78,7 +78,7 @@ class Uploader {
 
   void dense(std::byte* device, const WeightMatrix& part) {
     if (part.type == weight_type(dtype_)) return copy(device, part.data, part.rows * part.columns * 2);
-    if (!told_) log_info("weights of {} are expanded to {} on the device", name(part.type), name(dtype_));
+    if (!told_) log_info("weights of {} are held in {} on the device", name(part.type), name(dtype_));
     told_ = true;
     const std::int64_t row_bytes = part.columns * 2, rows_at_once = std::max<std::int64_t>(1, kStagingBytes / row_bytes);
     keel::check(row_bytes <= kStagingBytes, "a row fits the staging buffer");
