@@ -1,5 +1,7 @@
 # make serve [MODEL=tiny|smollm2|PATH] [PORT=8000] [KV=k16v8]   builds and serves
 # make test                                                     builds and runs every test (CUDA=1: the CUDA backend too)
+# make sanitize                                                 the fast tests with sanitizers
+# make fuzz                                                     builds the fuzz targets and their seeds (clang)
 MODEL ?= tiny
 PORT ?= 8000
 KV ?= k16v8
