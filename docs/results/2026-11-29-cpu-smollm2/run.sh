@@ -8,7 +8,7 @@ slot=$1 round=$2 model=$3 python=$4
 keel() { build/bench/engine_bench "$model" --repeats "$1" "${@:2}"; }
 both() { keel 1 --case "$1x1"; "$python" bench/compare_llama_cpp.py "$model" --repeats 1 --context "$1"; }
 case $slot in
-  short) both 128; both 1024; both 128; both 1024 ;;
+  short) both 128; both 1024 ;;
   long) both 4047 ;;
   streams) keel 2 --case 512x1 --case 512x8; build/bench/server_bench models/tiny 5 ;;
   *) echo "run.sh: $slot: wanted short, long or streams" >&2; exit 2 ;;

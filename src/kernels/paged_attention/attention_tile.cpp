@@ -72,14 +72,6 @@ Block LocateBlock(const AttentionTile& tile, std::int64_t begin, std::int64_t en
   return block;
 }
 
-// The block that this thread most likely takes after the one that ends at `at`; for want of one, `block` itself.
-Block BlockAfter(const AttentionTile& tile, std::int64_t at, std::int64_t end, const Block& block) {
-  if (at < end) return LocateBlock(tile, at, end);
-  if (end < tile.end()) return LocateBlock(tile, end, tile.end());
-  if (tile.following != nullptr) return LocateBlock(*tile.following, 0, tile.following->end());
-  return block;
-}
-
 // Asks for strips that are wanted soon, a few lines at a time: `rows` rows of a strip, `stride` bytes apart, rows that
 // share a 64-byte line once.
 struct FetchAhead {
@@ -348,12 +340,10 @@ struct PanelRange {
   int rows;
 };
 
-void AttendTile(const AttentionTile& tile,
-                std::int64_t begin,
-                std::int64_t end,
-                const AttentionState& state,
-                float* memory) {
+void AttendTile(const AttentionRange& range, const AttentionRange& after, const AttentionState& state, float* memory) {
   const F d;
+  const AttentionTile& tile = *range.tile;
+  const std::int64_t begin = range.begin, end = range.end;
   const KvLayout& layout = *tile.kv->layout;
   const std::int64_t head_dim = layout.geometry().head_dim;
   const DType key_type = layout.format().key;
@@ -413,7 +403,12 @@ void AttendTile(const AttentionTile& tile,
   const std::int64_t value_row_bytes = kStripTokens * bits(value_type) / 8;
   Block block = LocateBlock(tile, begin, end);
   for (std::int64_t t0 = begin; t0 < end; t0 += kBlockTokens) {
-    const Block next = BlockAfter(tile, t0 + kBlockTokens, end, block);
+    Block next = block;
+    if (t0 + kBlockTokens < end) {
+      next = LocateBlock(tile, t0 + kBlockTokens, end);
+    } else if (after.tile != nullptr) {
+      next = LocateBlock(*after.tile, after.begin, after.end);
+    }
     const std::byte* key_strips[kStrips];
     const std::byte* value_strips[kStrips];
     std::copy_n(block.keys, kStrips, key_strips);
@@ -507,12 +502,11 @@ void AttendTile(const AttentionTile& tile,
 
 }  // namespace
 
-void AttendTileExported(const AttentionTile& tile,
-                        std::int64_t begin,
-                        std::int64_t end,
+void AttendTileExported(const AttentionRange& range,
+                        const AttentionRange& next,
                         const AttentionState& state,
                         float* memory) {
-  AttendTile(tile, begin, end, state, memory);
+  AttendTile(range, next, state, memory);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -528,12 +522,8 @@ std::int64_t attention_scratch_floats(std::int64_t head_dim) {
   return kTileRows * (head_dim + kBlockTokens + kStripTokens) + 2 * kBlockTokens * head_dim;
 }
 
-void attend(const AttentionTile& tile,
-            std::int64_t begin,
-            std::int64_t end,
-            const AttentionState& state,
-            float* scratch) {
-  HWY_DYNAMIC_DISPATCH(AttendTileExported)(tile, begin, end, state, scratch);
+void attend(const AttentionRange& range, const AttentionRange& next, const AttentionState& state, float* scratch) {
+  HWY_DYNAMIC_DISPATCH(AttendTileExported)(range, next, state, scratch);
 }
 
 float value_factor(const KvLayerView& kv, std::int64_t kv_head) {

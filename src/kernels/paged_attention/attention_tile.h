@@ -25,20 +25,24 @@ struct AttentionTile {
   const KvLayerView* kv;
   std::int64_t kv_head;
   const PageId* pages;
-  const AttentionTile* following = nullptr;  // which its thread probably takes next: its first block is fetched ahead
 
   std::int64_t limit(std::int64_t row) const { return unmasked + (first + row) / group; }
   std::int64_t end() const { return limit(rows - 1); }
 };
 
+// Positions [begin, end) of a tile.
+struct AttentionRange {
+  const AttentionTile* tile = nullptr;
+  std::int64_t begin = 0, end = 0;
+};
+
 // Floats of scratch that attend() wants for any tile; a multiple of 16. Must be 64-byte aligned.
 std::int64_t attention_scratch_floats(std::int64_t head_dim);
 
-// state = attention of the tile over positions [begin, end), end <= tile.end(), begin a multiple of kStripTokens.
-// Values are those stored, without the scale that value_factor() names.
-void attend(const AttentionTile& tile,
-            std::int64_t begin,
-            std::int64_t end,
+// state = attention over the range, end <= tile.end(), begin a multiple of kStripTokens. `next` is what this thread probably
+// takes after it, if anything: its first block is fetched ahead. Values are those stored, without the scale that value_factor() names.
+void attend(const AttentionRange& range,
+            const AttentionRange& next,
             const AttentionState& state,
             float* scratch);
 

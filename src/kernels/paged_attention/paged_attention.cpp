@@ -79,9 +79,9 @@ std::vector<TileTask> make_tiles(const PagedAttentionArgs& args) {
   return tiles;
 }
 
-void attend_part(const TileTask& task, std::int64_t part, const AttentionState& state, float* scratch) {
+AttentionRange range_of(const TileTask& task, std::int64_t part) {
   const std::int64_t begin = part * task.part_tokens;
-  attend(task.tile, begin, std::min(begin + task.part_tokens, task.tile.end()), state, scratch);
+  return {&task.tile, begin, std::min(begin + task.part_tokens, task.tile.end())};
 }
 
 void write_out(const TileTask& task, const AttentionState& state) {
@@ -164,8 +164,6 @@ void paged_attention(const Stream& stream, const PagedAttentionArgs& args) {
     return AttentionState::at(states + index * state_floats, max_rows);
   };
 
-  for (std::size_t i = 0; i + threads < tiles.size(); ++i) tiles[i].tile.following = &tiles[i + threads].tile;
-
   std::int64_t used_states = 0;
   std::int64_t task_count = static_cast<std::int64_t>(tiles.size());
   for (TileTask& tile : tiles) {
@@ -192,18 +190,24 @@ void paged_attention(const Stream& stream, const PagedAttentionArgs& args) {
 
   stream.workers->parallel_for(task_count, [&](std::int64_t index, int worker) {
     const TileTask& task = tiles[tasks[index].tile];
+    AttentionRange next;  // threads take tasks in turn
+    if (index + threads < task_count) {
+      const Task& later = tasks[index + threads];
+      next = range_of(tiles[later.tile], std::max<std::int64_t>(later.part, 0));
+    }
     float* scratch = memory + worker * worker_floats(head_dim);
     if (tasks[index].part >= 0) {
-      attend_part(task, tasks[index].part, state_at(task.first_state + tasks[index].part), scratch);
+      attend(range_of(task, tasks[index].part), next, state_at(task.first_state + tasks[index].part), scratch);
       return;
     }
     float* own = scratch + attention_scratch_floats(head_dim);
     const AttentionState total = AttentionState::at(own, kTileRows);
     const AttentionState later =
         AttentionState::at(own + AttentionState::floats(kTileRows, head_dim), kTileRows);
-    attend_part(task, 0, total, scratch);
-    for (std::int64_t part = 1; part < task.parts; ++part) {
-      attend_part(task, part, later, scratch);
+    for (std::int64_t part = 0; part < task.parts; ++part) {
+      const AttentionRange after = part + 1 < task.parts ? range_of(task, part + 1) : next;
+      attend(range_of(task, part), after, part == 0 ? total : later, scratch);
+      if (part == 0) continue;
       merge(total, later, task.tile.rows, head_dim);
     }
     write_out(task, total);
