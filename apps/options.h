@@ -52,5 +52,6 @@ void add_inspect(CLI::App& app);
 void add_tokenize(CLI::App& app);
 void add_calibrate(CLI::App& app);
 void add_bench(CLI::App& app);
+void add_stats(CLI::App& app);
 
 }  // namespace keel

@@ -56,6 +56,67 @@ TEST(CommandLine, AWrongFlagValueEndsWithTwoWhoeverFindsIt) {
   }
 }
 
+TEST(CommandLine, StatisticsOfImpossibleNumbersAreRefusedByName) {
+  struct Case {
+    std::string arguments, said;
+  };
+  for (const Case& one : {Case{"", "subcommand"},
+                          Case{"gross-loss --losses 12 --of 11", "0 to 11 losses of 11 items, found 12"},
+                          Case{"gross-loss --losses -1 --of 11", "found -1"},
+                          Case{"gross-loss --losses 0 --of 0", "found 0"},
+                          Case{"gross-loss --losses 1.5 --of 11", "--losses"},
+                          Case{"gross-loss --losses 1 --of 11 --confidence 95", "95"},
+                          Case{"gross-loss --losses 1 --of 11 --limit nan", "the limit is nan"},
+                          Case{"gross-loss --losses 1 --of 11 --loss-rate 0.1", "--limit"},
+                          Case{"gross-loss --losses 1 --of 11 --limit 0.1 --loss-rate 2", "the loss rate is 2"},
+                          Case{"sign 1.1 0", "ratio 2 is 0"},
+                          Case{"sign 1.1 -2", "ratio 2 is -2"},
+                          Case{"sign 1.1 nan", "'nan'"},
+                          Case{"sign 1.1 --wins 1 --of 1", "either"},
+                          Case{"sign --wins 1", "--of"},
+                          Case{"sign --wins 2 --of 1", "found 2"},
+                          Case{"sign", "wanted numbers"},
+                          Case{"holm 0.1 1.5", "p 2 is 1.5"},
+                          Case{"holm 0.1 0.2 --family 1", "2 to"},
+                          Case{"holm 0.1 --family 0", "--family"},
+                          Case{"median-ci --file -", "no numbers"},
+                          Case{"median-ci 1 2x", "'2x'"},
+                          Case{"median-ci 1 inf", "'inf'"},
+                          Case{"median-ci ' , '", "no numbers"},
+                          Case{"bootstrap-mean 1 2 --draws 0", "found 0"},
+                          Case{"bootstrap-mean 1 2 --limit nan", "--limit nan"},
+                          Case{"spearman", "at least one x"},
+                          Case{"spearman --x 1,2 --y 1", "2 x and 1 y"},
+                          Case{"spearman --x 1,1 --y 1,2", "equal x"}}) {
+    const Ended ended = run("stats " + one.arguments);
+    EXPECT_EQ(ended.code, 2) << one.arguments << "\n" << ended.said;
+    EXPECT_NE(ended.said.find(one.said), std::string::npos) << one.arguments << "\n" << ended.said;
+  }
+  EXPECT_EQ(run("stats sign --file /no/such/file").code, 1);
+}
+
+TEST(CommandLine, StatisticsAreToldInWordsAndInJson) {
+  struct Case {
+    std::string arguments, words, json;
+  };
+  for (const Case& one : {Case{"gross-loss --losses 11 --of 1319", "1.37663 %", "\"upper\":0.01376631097"},
+                          Case{"gross-loss --losses 18 --of 1319 --limit 0.02", "fails; at most 17", "\"passes\":false,\"most_losses\":17"},
+                          Case{"gross-loss --losses 0 --of 100 --limit 0.02", "too few", "\"most_losses\":null"},
+                          Case{"gross-loss --losses 0 --of 10 --limit 1 --loss-rate 0.5", "chance of 100 %", "\"chance_to_pass\":1.0"},
+                          Case{"sign 1.1,1.2 1 0.5", "2 wins of 4 blocks (1 ties): p = 0.6875", "\"p\":0.6875"},
+                          Case{"sign --wins 9 --of 10", "p = 0.0107422", "\"p\":0.0107421875"},
+                          Case{"holm 0.0107421875 --family 24", "0.257812", "\"adjusted\":[0.2578125]"},
+                          Case{"median-ci -0.5 2 -1", "median -0.5, 95 % interval [-1, 2]", "\"lower\":-1.0,\"upper\":2.0"},
+                          Case{"bootstrap-mean 0.25 0.25 --limit 0.25", "limit 0.25: passes", "\"upper\":0.25"},
+                          Case{"spearman --x 1,2,2,3 --y 1,3,2,2", "rho 0.5 of 4 pairs", "\"rho\":0.5"}}) {
+    const Ended words = run("stats " + one.arguments), json = run("stats " + one.arguments + " --json");
+    EXPECT_EQ(words.code, 0) << words.said;
+    EXPECT_EQ(json.code, 0) << json.said;
+    EXPECT_NE(words.said.find(one.words), std::string::npos) << one.arguments << "\n" << words.said;
+    EXPECT_NE(json.said.find(one.json), std::string::npos) << one.arguments << "\n" << json.said;
+  }
+}
+
 TEST(CommandLine, WhatIsNotTheCommandLinesFaultEndsWithOne) {
   EXPECT_EQ(run("inspect /no/such/model").code, 1);
   EXPECT_EQ(run("tokenize /no/such/model").code, 1);
