@@ -52,5 +52,7 @@ void add_inspect(CLI::App& app);
 void add_tokenize(CLI::App& app);
 void add_calibrate(CLI::App& app);
 void add_bench(CLI::App& app);
+void add_plan(CLI::App& app);
+void add_fit(CLI::App& app);
 
 }  // namespace keel
