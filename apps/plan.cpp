@@ -11,7 +11,7 @@ namespace keel {
 namespace {
 
 struct PlanFlags {
-  std::string model, pool, gpu_memory, reserved, transfer, dtype = "auto";
+  std::string model, pool, gpu_memory, reserved, transfer, curve, dtype = "auto";
   std::vector<std::string> formats;
   PlanOptions options;
   std::vector<LinkWorkload> workloads = default_workloads();
@@ -50,6 +50,7 @@ void plan(PlanFlags flags) {
     ModelConfig config = read_config(path);
     if (flags.dtype != "auto") config.dtype = *parse_dtype(flags.dtype);
     for (const std::string& format : flags.formats) options.formats.push_back(parse_kv_format(format, config.dtype));
+    if (!flags.curve.empty()) options.curve = read_curve(read_text_file(flags.curve), flags.curve, static_cast<double>(options.context));
     result = make_byte_plan(path.name, config, options);
   } catch (const Error& error) {
     throw OptionError(error.what());
@@ -94,6 +95,7 @@ void add_plan(CLI::App& app) {
   command->add_option("--reloads-per-second", reload.events_per_second, "Reload: how many arrive; 0 = one alone")->check(rate)->capture_default_str();
   command->add_option("--handover-deadline", handover.deadline_s, "Hand-over: seconds it may take")->check(seconds)->capture_default_str();
   command->add_option("--handovers-per-second", handover.events_per_second, "Hand-over: how many; 0 = one alone")->check(rate)->capture_default_str();
+  command->add_option("--fit", flags->curve, "What `keel fit --json` printed: the throughput that resident requests buy, at --context");
   command->add_flag("--json", flags->json, "As JSON");
   command->callback([flags] { plan(*flags); });
 }

@@ -99,6 +99,9 @@ BytePlan make_byte_plan(const std::string& model, const ModelConfig& config, Pla
   if (options.pool_bytes > 0 && options.gpu_memory_bytes > 0) {
     refuse_option("--kv-cache-memory-bytes and --gpu-memory both say how large the pool is: give one of them");
   }
+  if (options.curve && options.pool_bytes == 0 && options.gpu_memory_bytes == 0) {
+    refuse_option("--fit wants a pool to fill: give --kv-cache-memory-bytes or --gpu-memory");
+  }
   const std::int64_t longest = config.context_limit ? std::min(*config.context_limit, config.max_positions) : config.max_positions;
   if (options.context + options.output > longest) {
     refuse_option("--context {} and --output {} pass the model's {} positions{}", options.context, options.output, longest,
@@ -148,6 +151,13 @@ BytePlan make_byte_plan(const std::string& model, const ModelConfig& config, Pla
     row.payload_bytes = options.context * row.bytes_per_token;
     for (const LinkWorkload& workload : options.workloads) row.link_gbps.push_back(link_demand(workload, static_cast<double>(row.payload_bytes)));
     row.chunk = io_commands(options.chunk_tokens * row.bytes_per_token, options.transfer_bytes);
+    const FormatPlan& first = plan.formats.front();
+    if (options.curve && row.residents > 0 && first.residents > 0) {
+      const auto from = static_cast<double>(first.residents), factor = static_cast<double>(row.residents) / from;
+      row.curve_tokens_per_s = options.curve->hill.at(static_cast<double>(row.residents));
+      row.throughput_x = options.curve->hill.throughput_gain(from, factor);
+      row.token_time_x = options.curve->hill.token_time_gain(from, factor);
+    }
   }
   return plan;
 }

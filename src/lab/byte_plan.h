@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kv/layout.h"
+#include "lab/hill_fit.h"
 #include "model/config.h"
 
 namespace keel {
@@ -78,6 +79,7 @@ struct PlanOptions {
   std::int64_t transfer_bytes = 128 << 10, chunk_tokens = 256;
   std::vector<LinkWorkload> workloads;
   std::vector<KvFormat> formats;  // empty: plan_formats
+  std::optional<MeasuredCurve> curve;  // then the pool's residents are batches on it
 };
 // Streaming every 10 ms, a reload within 1 s, a hand-over within 1 s.
 std::vector<LinkWorkload> default_workloads();
@@ -93,6 +95,8 @@ struct FormatPlan {
   std::int64_t payload_bytes = 0;     // of one sequence at `context`
   std::vector<double> link_gbps;      // one a workload
   IoCommands chunk{};
+  double curve_tokens_per_s = 0;      // at as many sequences as are resident; with a curve and residents alone
+  double throughput_x = 0, token_time_x = 0;  // against the first format
   std::string gpu_refusal;  // why the GPU's memory holds no pool in this format
 };
 

@@ -87,6 +87,23 @@ std::string to_table(const BytePlan& plan) {
     }
   }
 
+  if (options.curve) {
+    const MeasuredCurve& curve = *options.curve;
+    table.head("What the residents buy");
+    const auto of_curve = [](const FormatPlan& f, double value) { return f.curve_tokens_per_s > 0 ? fmt::format("{:.5g}", value) : "none"; };
+    table.row("batch: all residents decode", [](const auto& f) { return f.pool ? grouped(f.residents) : "none"; });
+    table.row("tokens/s on the fitted curve", [&](const auto& f) { return of_curve(f, f.curve_tokens_per_s); });
+    table.row("throughput, times the first's", [&](const auto& f) { return of_curve(f, f.throughput_x); });
+    table.row("time per token, times the first's", [&](const auto& f) { return of_curve(f, f.token_time_x); });
+    table.row("within the measured batches", [&](const auto& f) {
+      return f.residents == 0 ? "none" : static_cast<double>(f.residents) <= curve.largest_batch ? "yes" : "extrapolated";
+    });
+    table.line("  Every format moves along the one curve fitted at context {}, measured up to batch {}: a format's own speed at equal batch is another", curve.context,
+               curve.largest_batch);
+    table.line("  measurement. Wants enough requests; leaves out queueing, prefill and speculation.");
+    for (const std::string& flag : curve.flags) table.line("  ! the fit: {}", flag);
+  }
+
   table.head(fmt::format("Decode, {} of {}", batch, grouped(options.context)));
   table.row("KV share of a step's bytes", [](const auto& f) { return fmt::format("{:.2f} %", 100 * f.traffic_share); });
   table.row(fmt::format("cache read over {} tokens out", grouped(options.output)), [](const auto& f) { return format_bytes(f.generation_bytes); });
@@ -151,6 +168,11 @@ nlohmann::ordered_json as_json(const BytePlan& plan) {
     json["workloads"].push_back({{"name", workload.name}, {"deadline_s", workload.deadline_s}, {"events_per_second", workload.events_per_second},
                                  {"share", workload.share}, {"concurrent", workload.concurrent}});
   }
+  if (options.curve) {
+    const MeasuredCurve& curve = *options.curve;
+    json["curve"] = {{"ceiling", curve.hill.ceiling}, {"half_batch", curve.hill.half_batch}, {"gamma", curve.hill.gamma}, {"context", curve.context},
+                     {"largest_batch", curve.largest_batch}, {"flags", curve.flags}};
+  }
   json["chunk_tokens"] = options.chunk_tokens;
   json["max_transfer_bytes"] = options.transfer_bytes;
   for (const FormatPlan& format : plan.formats) {
@@ -163,6 +185,10 @@ nlohmann::ordered_json as_json(const BytePlan& plan) {
     if (format.pool) {
       one["pool"] = {{"bytes", format.pool_bytes}, {"pages", format.pool->pages}, {"slots", format.pool->slots},
                      {"allocated_bytes", format.pool->allocated_bytes}, {"unused_bytes", format.pool->unused_bytes}, {"resident_requests", format.residents}};
+    }
+    if (format.curve_tokens_per_s > 0) {
+      one["curve"] = {{"batch", format.residents}, {"tokens_per_s", format.curve_tokens_per_s}, {"throughput_x", format.throughput_x},
+                      {"token_time_x", format.token_time_x}, {"extrapolated", static_cast<double>(format.residents) > options.curve->largest_batch}};
     }
     if (!format.gpu_refusal.empty()) one["refused"] = format.gpu_refusal;
     one["kv_share_of_step"] = format.traffic_share;

@@ -192,6 +192,18 @@ TEST(BytePlan, WrongOptionsAreRefusedByName) {
   EXPECT_NE(refusal([] { plan_of(qwen3_8b(), {.transfer_bytes = 1000}); }).find("multiple of 4096"), std::string::npos);
 }
 
+TEST(BytePlan, ResidentsAreBatchesOnAFittedCurve) {
+  const MeasuredCurve curve{.hill = {2000, 35, 1}, .context = 8192, .largest_batch = 40, .flags = {"noted"}};  // half the ceiling at 35 residents
+  const BytePlan plan = plan_of(qwen3_8b(), {.pool_bytes = std::int64_t{40} << 30, .curve = curve});
+  EXPECT_DOUBLE_EQ(row_of(plan, "k16v16").curve_tokens_per_s, 1000);
+  EXPECT_DOUBLE_EQ(row_of(plan, "k16v16").throughput_x, 1);
+  EXPECT_DOUBLE_EQ(row_of(plan, "k16v8").throughput_x, 2 * 46.0 / (46 + 35));
+  EXPECT_DOUBLE_EQ(row_of(plan, "k8v8").token_time_x, 1.5);  // (70 + 35) / (35 + 35)
+  EXPECT_NE(to_table(plan).find("! the fit: noted"), std::string::npos);
+  EXPECT_TRUE(as_json(plan)["formats"][1]["curve"]["extrapolated"]);
+  EXPECT_NE(refusal([&] { plan_of(qwen3_8b(), {.curve = curve}); }).find("--fit wants a pool"), std::string::npos);
+}
+
 TEST(BytePlan, TheTableAndTheJsonSayThatFiguresAreCalculated) {
   const BytePlan plan = plan_of(qwen3_8b(), {.pool_bytes = std::int64_t{40} << 30, .batch = 32});
   EXPECT_NE(to_table(plan).find("calculated"), std::string::npos);

@@ -60,6 +60,15 @@ HillFit fit_hill(std::span<const SweepPoint> points);
 // A fit a context, ascending.
 std::vector<HillFit> fit_contexts(std::vector<SweepPoint> points);
 
+// A curve of `keel fit --json`, to plan with.
+struct MeasuredCurve {
+  Hill hill;
+  double context, largest_batch;
+  std::vector<std::string> flags;
+};
+// Of the fit at `context`. Throws OptionError where there is none.
+MeasuredCurve read_curve(const std::string& text, const std::string& label, double context);
+
 // CSV with a header, or JSON lines; columns or keys context, batch and tokens_per_s (also tokens/s). Throws OptionError naming the line.
 std::vector<SweepPoint> read_sweep(const std::string& text, const std::string& label, bool json_lines);
 

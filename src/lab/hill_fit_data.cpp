@@ -94,6 +94,31 @@ SweepPoint json_point(std::string_view text, const std::string& where) {
 
 }  // namespace
 
+MeasuredCurve read_curve(const std::string& text, const std::string& label, double context) {
+  if (const auto problem = json_problem(text)) refuse_option("{}: {}", label, *problem);
+  const auto json = nlohmann::json::parse(text);
+  std::string others;
+  try {
+    if (json.at("record") != "keel fit") refuse_option("{}: wanted what `keel fit --json` prints", label);
+    for (const auto& fit : json.at("fits")) {
+      const double found = fit.at("context");
+      if (found != context) {
+        others += fmt::format("{}{}", others.empty() ? "" : ", ", found);
+        continue;
+      }
+      MeasuredCurve curve{.hill = {fit.at("ceiling").at("value"), fit.at("half_batch").at("value"), fit.at("gamma").at("value")},
+                          .context = context, .largest_batch = fit.at("points").back().at("batch"), .flags = fit.at("flags")};
+      for (const double value : {curve.hill.ceiling, curve.hill.half_batch, curve.hill.gamma, curve.largest_batch}) {
+        if (!(value > 0) || !std::isfinite(value)) refuse_option("{}: a fit's parameters are numbers above 0, found {}", label, value);
+      }
+      return curve;
+    }
+  } catch (const nlohmann::json::exception& error) {
+    refuse_option("{}: wanted what `keel fit --json` prints: {}", label, error.what());
+  }
+  refuse_option("{}: no fit at context {}; there are fits at {}", label, context, others.empty() ? "none" : others);
+}
+
 std::vector<SweepPoint> read_sweep(const std::string& text, const std::string& label, bool json_lines) {
   std::vector<SweepPoint> points;
   CsvReader csv;

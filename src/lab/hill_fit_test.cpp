@@ -73,7 +73,9 @@ TEST(HillFit, CapacityGainsAndTokenTimesAreThoseOfTheVectors) {
     const double batch = hill.batch_for_share(one["start_share"]), factor = one["f"];
     EXPECT_NEAR(hill.throughput_gain(batch, factor), one["throughput_x"], 5e-7);
     EXPECT_NEAR(hill.share(batch * factor), one["new_share"], 5e-7);
-    if (one.contains("tpot_x")) EXPECT_NEAR(hill.token_time_gain(batch, factor), one["tpot_x"], 5e-7);
+    if (one.contains("tpot_x")) {
+      EXPECT_NEAR(hill.token_time_gain(batch, factor), one["tpot_x"], 5e-7);
+    }
     EXPECT_NEAR(hill.throughput_gain(batch, factor), factor * (hill.half_batch + batch) / (hill.half_batch + factor * batch), 1e-12);
   }
   const Json& rho = v["speculation_rho"];
@@ -214,6 +216,19 @@ TEST(HillFit, WrongFilesAreRefusedWithTheirLine) {
     const std::string said = refusal([&] { read_sweep(one.text, "x", one.json); });
     EXPECT_NE(said.find(one.said), std::string::npos) << one.text << "\n" << said;
   }
+}
+
+TEST(HillFit, ACurveIsReadBackFromItsJsonAtItsContextAlone) {
+  const HillFit fits[] = {fit_hill(drawn({1800, 12, 1.2}, kBatches, 0.01, 3))};
+  const std::string json = as_json(fits, {}).dump();
+  const MeasuredCurve curve = read_curve(json, "x", 8192);
+  EXPECT_EQ(curve.hill.ceiling, fits[0].hill.ceiling);
+  EXPECT_EQ(curve.hill.half_batch, fits[0].hill.half_batch);
+  EXPECT_EQ(curve.hill.gamma, fits[0].hill.gamma);
+  EXPECT_EQ(curve.largest_batch, 96);
+  EXPECT_NE(refusal([&] { read_curve(json, "x", 1024); }).find("no fit at context 1024; there are fits at 8192"), std::string::npos);
+  EXPECT_NE(refusal([&] { read_curve("{}", "x", 1024); }).find("keel fit --json"), std::string::npos);
+  EXPECT_NE(refusal([&] { read_curve("[", "x", 1024); }).find("x: "), std::string::npos);
 }
 
 TEST(HillFit, TableJsonAndPlotShowEveryPointAndFlag) {
