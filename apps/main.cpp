@@ -60,6 +60,8 @@ int main(int argc, char** argv) {
   keel::add_calibrate(app);
   keel::add_bench(app);
   keel::add_stats(app);
+  keel::add_plan(app);
+  keel::add_fit(app);
   try {
     std::vector<std::string> words = with_long_flags(argc, argv);
     std::vector<std::string> reversed(words.rbegin(), words.rend());  // as CLI11 takes them

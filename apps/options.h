@@ -53,5 +53,7 @@ void add_tokenize(CLI::App& app);
 void add_calibrate(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_stats(CLI::App& app);
+void add_plan(CLI::App& app);
+void add_fit(CLI::App& app);
 
 }  // namespace keel

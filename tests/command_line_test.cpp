@@ -1,8 +1,12 @@
 // The program's exit codes, as scripts see them.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "tiny_engine.h"
@@ -115,6 +119,33 @@ TEST(CommandLine, StatisticsAreToldInWordsAndInJson) {
     EXPECT_NE(words.said.find(one.words), std::string::npos) << one.arguments << "\n" << words.said;
     EXPECT_NE(json.said.find(one.json), std::string::npos) << one.arguments << "\n" << json.said;
   }
+}
+
+TEST(CommandLine, PlanAndFitEndWithTwoForAFileTheyCannotUse) {
+  const std::filesystem::path folder = std::filesystem::temp_directory_path() / fmt::format("keel_plan_{}", getpid());
+  std::filesystem::create_directories(folder);
+  const auto written = [&](const char* name, const char* text) {
+    std::ofstream(folder / name) << text;
+    return (folder / name).string();
+  };
+  const std::string mla = written("config.json", R"({"architectures": ["MiniCPM3ForCausalLM"], "kv_lora_rank": 256})");
+  const std::string geometry = KEEL_SOURCE_DIR "/bench/geometries/qwen3-8b/config.json ";
+  struct Case {
+    std::string arguments, said;
+  };
+  for (const Case& one : {Case{"plan /no/such/config.json", "no/such"}, Case{"plan " + mla, "compressed-latent cache (MLA)"}, Case{"plan " + geometry + "-T 3", "8 KV heads"},
+                          Case{"plan " + geometry + "--kv-cache-memory-bytes 1KiB", "one page"}, Case{"plan " + geometry + "--kv-cache-dtype k4v4", "k4v4"},
+                          Case{"plan " + geometry + "--gpu-memory 0", "--gpu-memory"}, Case{"fit /no/such.csv", "cannot be read"},
+                          Case{"fit " + written("a.csv", "context,batch\n1,2\n"), "a.csv:1: the header"},
+                          Case{"fit " + written("b.csv", "context,batch,tokens_per_s\n1,1,5\n1,2,9\n"), "2 distinct batches"}}) {
+    const Ended ended = run(one.arguments);
+    EXPECT_EQ(ended.code, 2) << one.arguments << "\n" << ended.said;
+    EXPECT_NE(ended.said.find(one.said), std::string::npos) << one.arguments << "\n" << ended.said;
+  }
+  const Ended planned = run("plan " + geometry + "--kv-cache-memory-bytes 40GiB");
+  EXPECT_EQ(planned.code, 0) << planned.said;
+  for (const char* slots : {"291,264", "388,352", "582,528", "42,948,624,384"}) EXPECT_NE(planned.said.find(slots), std::string::npos) << planned.said;
+  std::filesystem::remove_all(folder);
 }
 
 TEST(CommandLine, WhatIsNotTheCommandLinesFaultEndsWithOne) {

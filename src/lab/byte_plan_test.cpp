@@ -1,0 +1,216 @@
+#include "lab/byte_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <functional>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/option_error.h"
+#include "kv/pool.h"
+#include "lab/byte_plan_report.h"
+
+namespace keel {
+namespace {
+
+using Json = nlohmann::json;
+
+Json vectors(const char* file) {
+  const std::filesystem::path path = std::filesystem::path(KEEL_SHARED_DIR) / "vectors" / file;
+  return std::filesystem::exists(path) ? Json::parse(std::ifstream(path)) : Json();
+}
+
+ModelConfig qwen3_8b() { return read_hf_config(std::filesystem::path(KEEL_SOURCE_DIR) / "bench/geometries/qwen3-8b/config.json"); }
+
+BytePlan plan_of(const ModelConfig& config, PlanOptions options) { return make_byte_plan("model", config, std::move(options)); }
+
+const FormatPlan& row_of(const BytePlan& plan, const char* format) {
+  for (const FormatPlan& row : plan.formats) {
+    if (short_name(row.format) == format) return row;
+  }
+  throw std::runtime_error(format);
+}
+
+std::string refusal(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const OptionError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(BytePlan, BytesATokenAreThoseOfTheVectors) {
+  const Json v = vectors("bytes.json");
+  if (v.is_null()) GTEST_SKIP() << "no shared vectors here";
+  for (const Json& model : v["bytes_per_token"]) {
+    const KvGeometry geometry{model["layers"], model["kv_heads"], model["head_dim"]};
+    for (const char* format : {"k16v16", "k16v8", "k8v8"}) {
+      EXPECT_EQ(KvLayout(parse_kv_format(format, DType::f16), geometry).bytes_per_token(), model[format]) << model["model"] << format;
+    }
+  }
+}
+
+TEST(BytePlan, PoolsAndResidentsAreThoseOfTheVectors) {
+  const Json v = vectors("bytes.json");
+  if (v.is_null()) GTEST_SKIP() << "no shared vectors here";
+  for (const Json& pool : v["pool_qwen3_8b_page16"]) {
+    const BytePlan plan = plan_of(qwen3_8b(), {.pool_bytes = pool["pool_gib"].get<std::int64_t>() << 30});
+    for (const char* format : {"k16v16", "k16v8"}) {
+      EXPECT_EQ(row_of(plan, format).pool->pages, pool[format][0]);
+      EXPECT_EQ(row_of(plan, format).pool->slots, pool[format][1]);
+      if (pool.contains("both_bytes")) {
+        EXPECT_EQ(row_of(plan, format).pool->allocated_bytes, pool["both_bytes"]);
+        EXPECT_EQ(row_of(plan, format).pool->unused_bytes, pool["unused"]);
+        EXPECT_EQ(row_of(plan, format).residents, v["residents_8320_slots_each"][format]);
+      }
+    }
+  }
+}
+
+TEST(BytePlan, FortyGibHoldTheSlotsThatTheEngineReportedOnTheGpu) {
+  const BytePlan plan = plan_of(qwen3_8b(), {.pool_bytes = std::int64_t{40} << 30});
+  EXPECT_EQ(row_of(plan, "k16v16").pool->slots, 291264);
+  EXPECT_EQ(row_of(plan, "k16v8").pool->slots, 388352);
+  EXPECT_EQ(row_of(plan, "k8v8").pool->slots, 582528);
+  for (const char* format : {"k16v16", "k16v8", "k8v8"}) EXPECT_EQ(row_of(plan, format).pool->allocated_bytes, 42948624384);
+}
+
+TEST(BytePlan, AnAllocatedPoolHasThePlannedPagesAndBytes) {
+  const KvGeometry geometry{3, 2, 48};
+  for (const KvFormat& format : plan_formats(DType::bf16)) {
+    const KvLayout layout(format, geometry);
+    for (const std::int64_t bytes : {layout.page_bytes(), 7 * layout.page_bytes() - 1, std::int64_t{1} << 20}) {
+      const PoolPlan plan = plan_pool(layout, bytes);
+      const KvPool pool(layout, KvScales::unit(geometry), bytes);
+      EXPECT_EQ(plan.pages, pool.pages());
+      EXPECT_EQ(plan.slots, pool.slots());
+      EXPECT_EQ(plan.allocated_bytes, pool.physical_bytes());
+      EXPECT_EQ(plan.allocated_bytes + plan.unused_bytes, bytes);
+    }
+  }
+}
+
+TEST(BytePlan, LinkDemandsAreThoseOfTheVectors) {
+  const Json v = vectors("bytes.json");
+  if (v.is_null()) GTEST_SKIP() << "no shared vectors here";
+  const Json& demand = v["link_demand_qwen25_7b_131072"];
+  ModelConfig config = qwen3_8b();
+  config.layers = 28, config.kv_heads = 4, config.heads = 28, config.max_positions = 1 << 20;
+  const BytePlan plan = plan_of(config, {.context = 131072});
+  int i = 0;
+  for (const char* format : {"k16v16", "k16v8", "k8v8"}) {
+    const FormatPlan& row = row_of(plan, format);
+    EXPECT_DOUBLE_EQ(static_cast<double>(row.payload_bytes) / 0x1p30, demand["gib"][i]);
+    EXPECT_DOUBLE_EQ(row.link_gbps[0], demand["reread_10ms_GBps"][i]);
+    EXPECT_DOUBLE_EQ(row.link_gbps[1], demand["reload_1s_GBps"][i]);
+    EXPECT_DOUBLE_EQ(row.link_gbps[2], demand["reload_1s_GBps"][i]);
+    ++i;
+  }
+}
+
+TEST(BytePlan, ARateAboveTheDeadlineIsTheLargerDemand) {
+  EXPECT_DOUBLE_EQ(link_demand({"reload", "", 1, 0}, 2e9), 2);
+  EXPECT_DOUBLE_EQ(link_demand({"reload", "", 1, 4}, 2e9), 8);
+  EXPECT_DOUBLE_EQ(link_demand({"stream", "", 0.5, 0, 0.25, 3}, 2e9), 3);
+}
+
+TEST(BytePlan, TrafficShareAndReadsAreThoseOfTheVectors) {
+  const Json v = vectors("bytes.json"), hill = vectors("hill.json");
+  if (v.is_null()) GTEST_SKIP() << "no shared vectors here";
+  for (const Json& one : v["traffic_share"]) {
+    EXPECT_NEAR(kv_traffic_share(one["weights"], one["batch"], one["context"], one["bytes_per_token"], one["other"]), one["expected"], 5e-6);
+  }
+  EXPECT_EQ(cached_token_reads(hill["reads"]["generated"], hill["reads"]["context"]), hill["reads"]["expected"]);
+}
+
+TEST(BytePlan, NvmeCommandsAreThoseOfTheVectors) {
+  const Json v = vectors("bytes.json");
+  if (v.is_null()) GTEST_SKIP() << "no shared vectors here";
+  for (const Json& one : v["io_commands_mdts_131072_chunk256"]) {
+    const IoCommands io = io_commands(one["payload"], 131072);
+    EXPECT_EQ(io.load_commands, one["load"]);
+    EXPECT_EQ(io.store_commands, one["store"]);
+  }
+}
+
+TEST(BytePlan, ATailIsRoundedUpToABlockAndAStoreWritesAHeader) {
+  const IoCommands tail = io_commands(700000, 131072);
+  EXPECT_EQ(tail.load_commands, 6);
+  EXPECT_EQ(tail.load_bytes, 700416);
+  const IoCommands llama = io_commands(33554432, 131072);
+  EXPECT_EQ(llama.store_bytes, 33558528);
+  EXPECT_EQ(io_commands(132120576, 1 << 20).load_commands, 126);
+  EXPECT_EQ(io_commands(132120576, 2 << 20).load_commands, 63);
+}
+
+// What the records of docs/results/2026-11-29-h200-qwen3-8b say of the loaded weights: norms in f32 and 16-bit matrices both there and here.
+TEST(BytePlan, WeightsOfADenseModelAreWhatARunReported) {
+  EXPECT_EQ(weight_bytes(qwen3_8b()).device, 16382087168);
+  EXPECT_EQ(weight_bytes(qwen3_8b()).device - weight_bytes(qwen3_8b()).step, 151936 * 4096 * 2);
+}
+
+TEST(BytePlan, PackedWeightsTakeAThirdOfDenseOnesOrLess) {
+  const ModelConfig awq = read_hf_config(std::filesystem::path(KEEL_SOURCE_DIR) / "bench/geometries/qwen3-8b-awq/config.json");
+  // The records' 6,099,095,552 bytes have zeros of 4 bits beside scales of 16; the device keeps both in 32.
+  const std::int64_t matrices = (16382087168 - 2 * std::int64_t{151936} * 4096 * 2) / 2;
+  EXPECT_NEAR(static_cast<double>(weight_bytes(awq).device - 6099095552), static_cast<double>(matrices) / 128 * 1.5, 1e6);
+}
+
+TEST(BytePlan, TheGpuLeavesThePoolWhatWeightsAndScratchDoNotTake) {
+  const std::int64_t memory = std::int64_t{141} << 30;
+  const BytePlan plan = plan_of(qwen3_8b(), {.gpu_memory_bytes = memory, .reserved_bytes = 1 << 30});
+  const FormatPlan& row = row_of(plan, "k16v8");
+  EXPECT_EQ(row.pool_bytes, static_cast<std::int64_t>(0.9 * static_cast<double>(memory)) - plan.weights.device - plan.scratch_bytes - (1 << 30));
+  EXPECT_GT(row.pool->slots, row_of(plan, "k16v16").pool->slots);
+  EXPECT_GT(plan.scratch_bytes, std::int64_t{320} << 20);  // the prefill workspace and the library's
+}
+
+TEST(BytePlan, AGpuTooSmallForTheWeightsIsSaidNotClamped) {
+  const BytePlan plan = plan_of(qwen3_8b(), {.gpu_memory_bytes = std::int64_t{16} << 30});
+  EXPECT_FALSE(plan.formats.front().pool);
+  EXPECT_NE(plan.formats.front().gpu_refusal.find("weights"), std::string::npos);
+  EXPECT_NE(to_table(plan).find("leave no page"), std::string::npos);
+  EXPECT_TRUE(as_json(plan)["formats"][0].contains("refused"));
+}
+
+TEST(BytePlan, ARankHoldsItsShareAndNothingIsSplitUnevenly) {
+  const BytePlan whole = plan_of(qwen3_8b(), {}), half = plan_of(qwen3_8b(), {.ranks = 2});
+  EXPECT_EQ(row_of(half, "k16v8").bytes_per_token * 2, row_of(whole, "k16v8").bytes_per_token);
+  EXPECT_NE(refusal([] { plan_of(qwen3_8b(), {.ranks = 3}); }).find("3 does not divide the model's 8 KV heads"), std::string::npos);
+  EXPECT_NE(refusal([] { plan_of(qwen3_8b(), {.ranks = 16}); }).find("KV heads"), std::string::npos);
+  EXPECT_NE(refusal([] { plan_of(qwen3_8b(), {.ranks = 0}); }).find("at least 1"), std::string::npos);
+}
+
+TEST(BytePlan, WrongOptionsAreRefusedByName) {
+  EXPECT_NE(refusal([] { plan_of(qwen3_8b(), {.context = 0}); }).find("--context"), std::string::npos);
+  EXPECT_NE(refusal([] { plan_of(qwen3_8b(), {.context = 40960}); }).find("40960 positions"), std::string::npos);
+  EXPECT_NE(refusal([] { plan_of(qwen3_8b(), {.pool_bytes = 1 << 30, .gpu_memory_bytes = 1 << 30}); }).find("one of them"), std::string::npos);
+  EXPECT_NE(refusal([] { plan_of(qwen3_8b(), {.pool_bytes = 1024}); }).find("too small for one page"), std::string::npos);
+  EXPECT_NE(refusal([] { plan_of(qwen3_8b(), {.page_size = 5}); }).find("block size 5"), std::string::npos);
+  EXPECT_NE(refusal([] { plan_of(qwen3_8b(), {.transfer_bytes = 1000}); }).find("multiple of 4096"), std::string::npos);
+}
+
+TEST(BytePlan, ResidentsAreBatchesOnAFittedCurve) {
+  const MeasuredCurve curve{.hill = {2000, 35, 1}, .context = 8192, .largest_batch = 40, .flags = {"noted"}};  // half the ceiling at 35 residents
+  const BytePlan plan = plan_of(qwen3_8b(), {.pool_bytes = std::int64_t{40} << 30, .curve = curve});
+  EXPECT_DOUBLE_EQ(row_of(plan, "k16v16").curve_tokens_per_s, 1000);
+  EXPECT_DOUBLE_EQ(row_of(plan, "k16v16").throughput_x, 1);
+  EXPECT_DOUBLE_EQ(row_of(plan, "k16v8").throughput_x, 2 * 46.0 / (46 + 35));
+  EXPECT_DOUBLE_EQ(row_of(plan, "k8v8").token_time_x, 1.5);  // (70 + 35) / (35 + 35)
+  EXPECT_NE(to_table(plan).find("! the fit: noted"), std::string::npos);
+  EXPECT_TRUE(as_json(plan)["formats"][1]["curve"]["extrapolated"]);
+  EXPECT_NE(refusal([&] { plan_of(qwen3_8b(), {.curve = curve}); }).find("--fit wants a pool"), std::string::npos);
+}
+
+TEST(BytePlan, TheTableAndTheJsonSayThatFiguresAreCalculated) {
+  const BytePlan plan = plan_of(qwen3_8b(), {.pool_bytes = std::int64_t{40} << 30, .batch = 32});
+  EXPECT_NE(to_table(plan).find("calculated"), std::string::npos);
+  EXPECT_NE(to_table(plan).find("388,352"), std::string::npos);
+  EXPECT_EQ(as_json(plan)["basis"], "calculated");
+  EXPECT_EQ(as_json(plan)["formats"].size(), 6u);
+}
+
+}  // namespace
+}  // namespace keel
