@@ -3,7 +3,7 @@
 namespace keel {
 
 std::filesystem::path tiny_model() {
-  for (const std::filesystem::path folder :
+  for (const std::filesystem::path& folder :
        {std::filesystem::path(KEEL_SOURCE_DIR) / "models/tiny", std::filesystem::path(KEEL_SHARED_DIR) / "models/tiny"}) {
     if (std::filesystem::exists(folder / "model.safetensors")) return folder;
   }
