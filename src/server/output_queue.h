@@ -17,7 +17,7 @@
 namespace keel {
 
 // push never blocks, and the backlog is bounded: past `limit` outputs everything is dropped and `overflow` is called
-// (on the engine's thread, once). Made with make_shared: both threads hold it.
+// (on the engine's thread, once). Made with make_shared: the answer owns it, the engine's thread borrows it for a push.
 class OutputQueue : public std::enable_shared_from_this<OutputQueue> {
  public:
   struct Item {

@@ -49,8 +49,11 @@ RunningAnswer::RunningAnswer(Api& api, const AnswerPlan& plan, std::function<voi
   // A step gives each choice one output, so the bound grows with them.
   queue_ = std::make_shared<OutputQueue>(api.io, api.options.max_backlog_outputs * choices_.size(), overflow);
   for (std::size_t prompt = 0; prompt < plan.requests.size(); ++prompt) {
-    const Submitted submitted = api.engine.submit(
-        plan.requests[prompt], [queue = queue_, prompt](const Output& output) { queue->push(prompt, output); });
+    // Weak: an engine that failed keeps its sequences, and with them this, past the end of the io_context that the queue needs.
+    const Submitted submitted =
+        api.engine.submit(plan.requests[prompt], [queue = std::weak_ptr(queue_), prompt](const Output& output) {
+          if (const auto open = queue.lock()) open->push(prompt, output);
+        });
     if (submitted.status != SubmitStatus::accepted) {
       for (const RequestId id : ids_) api.engine.cancel(id);
       refuse_submission(submitted);
