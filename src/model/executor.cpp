@@ -1,6 +1,7 @@
 #include "model/executor.h"
 
 #include "base/error.h"
+#include "base/log.h"
 #include "kernels/cpu_features.h"
 #ifdef KEEL_CUDA
 #include "device/cuda.h"
@@ -44,6 +45,7 @@ Device choose_device(std::string_view name) {
   const cuda::FoundDevice found = cuda::find_device();
   if (found.usable) return Device::cuda;
   if (name == "cuda") fail("--device cuda: {}", found.reason);
+  if (!found.info.name.empty()) log_warning("{}; running on the CPU", found.reason);  // a GPU is there
   return Device::cpu;
 }
 
