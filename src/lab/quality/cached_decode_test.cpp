@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/random.h"
+#include "lab/quality/builtin_prose.h"
 
 namespace keel {
 namespace {
@@ -112,6 +113,12 @@ TEST(LogitRows, GiveWhatTheirDistributionsSay) {
   EXPECT_EQ(top_of(p), 0);
   EXPECT_EQ(top_of(q), 0);
   EXPECT_FALSE(std::isfinite(nll_of(std::vector<float>{NAN, 0}, 1)));
+}
+
+TEST(BuiltinProse, IsTheWholeFile) {
+  EXPECT_TRUE(builtin_prose().starts_with("CHAPTER 1 - THE EARTHQUAKE"));
+  EXPECT_TRUE(builtin_prose().ends_with(".\n"));
+  EXPECT_GT(builtin_prose().size(), 250'000u);
 }
 
 }  // namespace
