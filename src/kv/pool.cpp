@@ -21,6 +21,8 @@ std::int64_t pages_or_fail(const KvLayout& layout, std::int64_t pool_bytes) {
 
 }  // namespace
 
+void copy_host_memory(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
+
 KvPool::KvPool(const KvLayout& layout, KvScales scales, std::int64_t pool_bytes, PageMemory memory)
     : layout_(layout),
       scales_(std::move(scales)),
@@ -52,6 +54,24 @@ KvLayerView KvPool::layer(std::int64_t index) {
           .values = values_ + index * pages_ * layout_.value_page_bytes(),
           .key_scales = scales_.keys.data() + index * heads,
           .value_scales = scales_.values.data() + index * heads};
+}
+
+void KvPool::read_page(std::int64_t index, PageId page, std::span<std::byte> keys, std::span<std::byte> values) {
+  const KvLayerView view = layer(index);
+  check(page >= 0 && page < pages_ && static_cast<std::int64_t>(keys.size()) == layout_.key_page_bytes() &&
+            static_cast<std::int64_t>(values.size()) == layout_.value_page_bytes(),
+        "one page's bytes");
+  memory_.copy(keys.data(), view.key_page(page), keys.size());
+  memory_.copy(values.data(), view.value_page(page), values.size());
+}
+
+void KvPool::write_page(std::int64_t index, PageId page, std::span<const std::byte> keys, std::span<const std::byte> values) {
+  const KvLayerView view = layer(index);
+  check(page >= 0 && page < pages_ && static_cast<std::int64_t>(keys.size()) == layout_.key_page_bytes() &&
+            static_cast<std::int64_t>(values.size()) == layout_.value_page_bytes(),
+        "one page's bytes");
+  memory_.copy(view.key_page(page), keys.data(), keys.size());
+  memory_.copy(view.value_page(page), values.data(), values.size());
 }
 
 std::int64_t KvPool::available() const { return static_cast<std::int64_t>(free_.size() + cached_order_.size()); }

@@ -24,8 +24,10 @@ namespace keel {
 struct PageMemory {
   void* (*allocate)(std::size_t bytes, const char* what);
   void (*release)(void* memory, std::size_t bytes);
+  void (*copy)(void* to, const void* from, std::size_t bytes);  // between the pages' memory and the host's, done on return
 };
-inline constexpr PageMemory kHostPageMemory{allocate_aligned, free_aligned};
+void copy_host_memory(void* to, const void* from, std::size_t bytes);
+inline constexpr PageMemory kHostPageMemory{allocate_aligned, free_aligned, copy_host_memory};
 
 class KvPool {
  public:
@@ -41,6 +43,10 @@ class KvPool {
   std::int64_t physical_bytes() const { return static_cast<std::int64_t>(key_bytes_ + value_bytes_); }
   // Pointers into the pool's own memory; the scales are the host's.
   KvLayerView layer(std::int64_t index);
+
+  // A page's stored bytes, to look at and (for checks of what reads them) to change: [key_page_bytes], [value_page_bytes].
+  void read_page(std::int64_t layer, PageId page, std::span<std::byte> keys, std::span<std::byte> values);
+  void write_page(std::int64_t layer, PageId page, std::span<const std::byte> keys, std::span<const std::byte> values);
 
   std::int64_t available() const;  // pages that allocate() can still give: free and cached
   std::int64_t held() const { return pages_ - available(); }

@@ -73,6 +73,8 @@ class CudaDecoder final : public Executor {
   std::int64_t scratch_bytes() const override;
   std::string description() const override;
   RouteCounts routes() const override { return routes_; }
+  void probe_attention(AttentionProbe* probe) override { probe_ = probe; }
+  void store(std::int64_t layer, std::span<const float> k, std::span<const float> v, std::span<const std::int64_t> slots) override;
 
  private:
   void stage(const StepRows& rows);
@@ -84,6 +86,8 @@ class CudaDecoder final : public Executor {
   // positions are wanted, of the logit rows in their order.
   void launch_decode(std::int64_t sequences);
   void launch_mixed(const StepRows& rows, const AttentionPlan& plan);
+  void launch_attention(std::int64_t layer, const StepRows& rows, const AttentionPlan& plan);
+  void launch_probed_attention(std::int64_t layer, const StepRows& rows, const AttentionPlan& plan);
   void launch_attention_inputs(std::int64_t layer, std::int64_t tokens, bool round);
   void launch_mlp(const DeviceLayer& layer, std::uint16_t* residual, std::int64_t rows);
   void launch_norm(std::uint16_t* residual, bool add, const float* weight, std::int64_t rows);
@@ -95,6 +99,8 @@ class CudaDecoder final : public Executor {
   bool is_added(std::int64_t rows) const { return rows > kLeastAddedRows; }
   KvLayerView cache(std::int64_t layer);
   DecodeAttentionArgs decode_args(std::int64_t layer, std::int64_t sequences);
+  std::vector<std::uint16_t> host_rows(const DeviceBuffer<std::uint16_t>& buffer, std::int64_t count);
+  std::vector<float> widened(std::span<const std::uint16_t> rows, std::int64_t from, std::int64_t width, std::int64_t stride) const;
   void count_routes(const AttentionPlan& plan, const StepRows& rows);
 
   const ModelConfig& config_;
@@ -110,6 +116,12 @@ class CudaDecoder final : public Executor {
   std::int64_t table_stride_;  // pages of the longest context
   KvPool* pool_ = nullptr;
   RouteCounts routes_;
+  AttentionProbe* probe_ = nullptr;
+  struct {
+    std::optional<std::int64_t> read_layer;
+    bool values_are_keys = false;
+  } faults_;  // of the attention being launched
+  std::vector<std::uint16_t> fresh_values_;  // probing: this layer's rows before the writer may round them
 
   DeviceBuffer<float> rope_table_, key_scales_, value_scales_;
   DeviceBuffer<std::uint16_t> residual_, normed_, qkv_, attended_, gate_up_, activated_, projected_;
@@ -231,7 +243,9 @@ std::string CudaDecoder::description() const {
 }
 
 KvLayerView CudaDecoder::cache(std::int64_t layer) {
+  layer = faults_.read_layer.value_or(layer);
   KvLayerView view = pool_->layer(layer);
+  if (faults_.values_are_keys) view.values = view.keys;
   view.layout = &layout_;
   view.key_scales = key_scales_.data() + layer * config_.kv_heads;
   view.value_scales = value_scales_.data() + layer * config_.kv_heads;
@@ -275,7 +289,7 @@ StepResult CudaDecoder::forward(const StepRows& rows, std::span<const std::optio
   }
   sampling_.send(stream_, outputs);
 
-  const bool decode_only = plan.decode_sequences == static_cast<std::int64_t>(rows.sequences.size()) && outputs == tokens && !rows.keep_all;
+  const bool decode_only = probe_ == nullptr && plan.decode_sequences == static_cast<std::int64_t>(rows.sequences.size()) && outputs == tokens && !rows.keep_all;
   if (decode_only && limits_.graphs && tokens <= buckets_.back()) {
     replay(tokens);
   } else {
@@ -360,6 +374,7 @@ void CudaDecoder::launch_attention_inputs(std::int64_t index, std::int64_t token
   const std::int64_t q_width = config_.heads * config_.head_dim, kv_width = config_.kv_heads * config_.head_dim;
   launch_norm(residual_.data(), index > 0 && !is_added(tokens), layer.attention_norm, tokens);
   product(layer.qkv, normed_.data(), tokens, qkv_.data(), dtype_);
+  if (probe_ != nullptr) fresh_values_ = host_rows(qkv_, tokens * (q_width + 2 * kv_width));
   rope_write(stream_, {.dtype = dtype_, .q = qkv_.data(), .k = qkv_.data() + q_width, .v = qkv_.data() + q_width + kv_width,
                        .stride = q_width + 2 * kv_width, .tokens = tokens, .heads = config_.heads, .q_norm = layer.q_norm,
                        .k_norm = layer.k_norm, .norm_epsilon = config_.rms_epsilon, .rotary_dim = config_.rotary_dim,
@@ -418,8 +433,7 @@ void CudaDecoder::launch_mixed(const StepRows& rows, const AttentionPlan& plan) 
     launch_attention_inputs(index, tokens, plan.any(Route::fresh));
     const bool last = index + 1 == config_.layers && !rows.keep_all;
     if (last && outputs == 0) return;
-    if (plan.decode_sequences > 0) decode_attention(stream_, decode_args(index, plan.decode_sequences));
-    launch_prefill_attention(index, rows, plan);
+    probe_ == nullptr ? launch_attention(index, rows, plan) : launch_probed_attention(index, rows, plan);
     if (last) {
       const std::int64_t q_width = config_.heads * config_.head_dim;
       gather_rows(attended_.data(), q_width, outputs, last_rows_.data());
@@ -436,6 +450,75 @@ void CudaDecoder::launch_mixed(const StepRows& rows, const AttentionPlan& plan) 
   if (outputs == 0) return;
   gather_rows(normed_.data(), config_.hidden, outputs, last_rows_.data());
   launch_head(last_rows_.data(), outputs);
+}
+
+void CudaDecoder::launch_attention(std::int64_t index, const StepRows& rows, const AttentionPlan& plan) {
+  if (plan.decode_sequences > 0) decode_attention(stream_, decode_args(index, plan.decode_sequences));
+  launch_prefill_attention(index, rows, plan);
+}
+
+std::vector<std::uint16_t> CudaDecoder::host_rows(const DeviceBuffer<std::uint16_t>& buffer, std::int64_t count) {
+  std::vector<std::uint16_t> rows(static_cast<std::size_t>(count));
+  copy_to_host(stream_, rows.data(), buffer.data(), rows.size());
+  stream_.synchronize();
+  return rows;
+}
+
+// Of each row of `stride` numbers those from `from` on.
+std::vector<float> CudaDecoder::widened(std::span<const std::uint16_t> rows, std::int64_t from, std::int64_t width, std::int64_t stride) const {
+  std::vector<float> floats;
+  for (std::size_t row = 0; row < rows.size(); row += static_cast<std::size_t>(stride)) {
+    for (const std::uint16_t bits : rows.subspan(row + static_cast<std::size_t>(from), static_cast<std::size_t>(width))) {
+      floats.push_back(dtype_ == DType::bf16 ? to_float(Bf16(bits)) : to_float(Half(bits)));
+    }
+  }
+  return floats;
+}
+
+void CudaDecoder::launch_probed_attention(std::int64_t index, const StepRows& rows, const AttentionPlan& plan) {
+  const auto tokens = static_cast<std::int64_t>(rows.tokens.size());
+  const std::int64_t q_width = config_.heads * config_.head_dim, kv_width = config_.kv_heads * config_.head_dim, stride = q_width + 2 * kv_width;
+  std::vector<std::uint16_t> stored = host_rows(qkv_, tokens * stride);
+  std::vector<float> q = widened(stored, 0, q_width, stride);
+  const std::vector<float> k = widened(stored, q_width, kv_width, stride), v = widened(fresh_values_, q_width + kv_width, kv_width, stride);
+  AttentionCall call{.layer = index, .rows = rows, .q = q, .k = k, .v = v, .read_layer = index};
+  probe_->before(call);
+  if (call.q_changed) {
+    for (std::size_t i = 0; i < q.size(); ++i) {
+      const auto width = static_cast<std::size_t>(q_width);
+      stored[i / width * static_cast<std::size_t>(stride) + i % width] =
+          dtype_ == DType::bf16 ? static_cast<std::uint16_t>(to_bf16(q[i])) : static_cast<std::uint16_t>(to_half(q[i]));
+    }
+    copy_to_device(stream_, qkv_.data(), stored.data(), stored.size());
+  }
+  faults_ = {.read_layer = call.read_layer, .values_are_keys = call.values_are_keys};
+  launch_attention(index, rows, plan);
+  faults_ = {};
+  const std::vector<float> out = widened(host_rows(attended_, tokens * q_width), 0, q_width, q_width);
+  call.out = out;
+  probe_->after(call);
+}
+
+void CudaDecoder::store(std::int64_t layer, std::span<const float> k, std::span<const float> v, std::span<const std::int64_t> slots) {
+  const auto tokens = static_cast<std::int64_t>(slots.size());
+  const std::int64_t q_width = config_.heads * config_.head_dim, kv_width = config_.kv_heads * config_.head_dim, stride = q_width + 2 * kv_width;
+  keel::check(tokens <= limits_.max_tokens, "rows to store must fit the decoder's scratch");
+  std::vector<std::uint16_t> rows(static_cast<std::size_t>(tokens * stride));
+  const auto narrow = [&](float x) { return dtype_ == DType::bf16 ? static_cast<std::uint16_t>(to_bf16(x)) : static_cast<std::uint16_t>(to_half(x)); };
+  for (std::int64_t i = 0; i < tokens * kv_width; ++i) {
+    std::uint16_t* row = rows.data() + i / kv_width * stride + q_width + i % kv_width;
+    row[0] = narrow(k[static_cast<std::size_t>(i)]);
+    row[kv_width] = narrow(v[static_cast<std::size_t>(i)]);
+  }
+  std::copy(slots.begin(), slots.end(), slots_.host.data());
+  std::fill_n(positions_.host.data(), tokens, 0);
+  copy_to_device(stream_, qkv_.data(), rows.data(), rows.size());
+  slots_.send(stream_, tokens);
+  positions_.send(stream_, tokens);
+  rope_write(stream_, {.dtype = dtype_, .q = qkv_.data(), .k = qkv_.data() + q_width, .v = qkv_.data() + q_width + kv_width, .stride = stride,
+                       .tokens = tokens, .heads = config_.heads, .rotary_dim = 0, .pairs = config_.rope_pairs, .rope_table = rope_table_.data(),
+                       .positions = positions_.device.data(), .slots = slots_.device.data(), .kv = cache(layer)});
+  stream_.synchronize();
 }
 
 // The staged logit rows of `from`, one after another.

@@ -93,11 +93,23 @@ void Decoder::attention_block(const Stream& stream,
   norm_heads_and_rotate(k, config_.kv_heads, layer.k_norm);
   if (observer_) observer_(index, tokens, k, v);
 
-  const KvLayerView cache = pool.layer(index);
+  KvLayerView cache = pool.layer(index);
   kv_write(stream, {.k = k, .v = v, .slots = rows.slots, .kv = cache});
+  const auto count = [](std::int64_t floats) { return static_cast<std::size_t>(floats); };
+  AttentionCall call{.layer = index, .rows = rows, .q = {q, count(tokens * q_width)}, .k = {k, count(tokens * kv_width)},
+                     .v = {v, count(tokens * kv_width)}, .read_layer = index};
+  if (probe_ != nullptr) {
+    probe_->before(call);
+    cache = pool.layer(call.read_layer);
+    if (call.values_are_keys) cache.values = cache.keys;
+  }
   paged_attention(stream, {.q = q, .out = attended_.data(), .heads = config_.heads,
                            .softmax_scale = 1.0f / std::sqrt(static_cast<float>(head_dim)), .kv = cache,
                            .sequences = rows.sequences, .workspace = workspace_.span()});
+  if (probe_ != nullptr) {
+    call.out = {attended_.data(), count(tokens * q_width)};
+    probe_->after(call);
+  }
   const MatmulOutput output[] = {{.weights = layer.o, .bias = layer.o_bias, .out = residual_.data(),
                                   .out_stride = hidden, .accumulate = true}};
   matmul(stream, {.x = attended_.data(), .x_stride = q_width, .tokens = tokens, .outputs = output});

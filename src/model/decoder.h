@@ -10,6 +10,7 @@
 #include "device/stream.h"
 #include "kernels/paged_attention/paged_attention.h"
 #include "kv/pool.h"
+#include "model/attention_probe.h"
 #include "model/weights.h"
 
 namespace keel {
@@ -47,6 +48,7 @@ class Decoder {
   // Called with each layer's new K and V (after RoPE), [tokens, kv_heads, head_dim]; for calibration and probes.
   using KvObserver = std::function<void(std::int64_t layer, std::int64_t tokens, const float* k, const float* v)>;
   void observe_kv(KvObserver observer) { observer_ = std::move(observer); }
+  void probe_attention(AttentionProbe* probe) { probe_ = probe; }  // null: none
 
   std::int64_t scratch_bytes() const;
 
@@ -66,6 +68,7 @@ class Decoder {
   Buffer<float> logits_;     // [R, vocabulary]
   Buffer<float> workspace_;  // paged attention's
   KvObserver observer_;
+  AttentionProbe* probe_ = nullptr;
   std::int64_t max_tokens_;
   std::int64_t max_logit_rows_;
 };

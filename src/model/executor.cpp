@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "kernels/cpu_features.h"
+#include "kernels/kv_write/kv_write.h"
 #ifdef KEEL_CUDA
 #include "device/cuda.h"
 #include "kernels/paged_attention/decode_cuda.h"
@@ -29,6 +30,10 @@ class CpuExecutor final : public Executor {
     const int threads = stream_.workers->threads();
     return fmt::format("CPU, {} thread{}, kernels for {}", threads, threads == 1 ? "" : "s", chosen_target());
   }
+  void probe_attention(AttentionProbe* probe) override { decoder_.probe_attention(probe); }
+  void store(std::int64_t layer, std::span<const float> k, std::span<const float> v, std::span<const std::int64_t> slots) override {
+    kv_write(stream_, {.k = k.data(), .v = v.data(), .slots = slots, .kv = pool_->layer(layer)});
+  }
 
  private:
   Stream stream_;
@@ -52,7 +57,10 @@ Device choose_device(std::string_view name) {
 PageMemory page_memory(Device device) {
   if (device == Device::cpu) return kHostPageMemory;
   return {.allocate = [](std::size_t bytes, const char* what) { return cuda::allocate(cuda::MemoryKind::device, bytes, what); },
-          .release = [](void* memory, std::size_t) { cuda::release(cuda::MemoryKind::device, memory); }};
+          .release = [](void* memory, std::size_t) { cuda::release(cuda::MemoryKind::device, memory); },
+          .copy = [](void* to, const void* from, std::size_t bytes) {
+            cuda::check(cudaMemcpy(to, from, bytes, cudaMemcpyDefault), "copy of a page");
+          }};
 }
 
 std::vector<CudaCell> cuda_cells() {

@@ -66,6 +66,12 @@ class Executor {
   virtual std::int64_t scratch_bytes() const = 0;
   virtual std::string description() const = 0;  // "CPU, 2 threads, kernels for AVX3", "NVIDIA H200, …"
   virtual RouteCounts routes() const { return {}; }
+
+  // For checks of what runs. Null ends the probing; while there is a probe CUDA replays no graphs, and a step without logit
+  // rows may leave out its last layer's attention.
+  virtual void probe_attention(AttentionProbe* probe) = 0;
+  // Stores rows that need no rotation, by the writer that steps use: k and v are [rows, kv_heads, head_dim], at most max_tokens rows.
+  virtual void store(std::int64_t layer, std::span<const float> k, std::span<const float> v, std::span<const std::int64_t> slots) = 0;
 };
 
 // `model` and `workers` must outlive the executor.
