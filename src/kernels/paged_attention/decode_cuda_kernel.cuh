@@ -45,9 +45,11 @@ struct Walk {
   }
 };
 
-// A unit's pages [first, last) as one warp or CTA saw them; none when pages = 0.
-struct PartRange {
+// What a warp or CTA leaves of a unit that it saw only pages [first, last) of; none when pages = 0.
+struct Part {
   int sequence, unit, first, last, pages;
+  float value_scale;
+  const float* at;
 };
 
 template <DecodeConfig kConfig>
@@ -81,7 +83,7 @@ struct DecodeKernel {
   struct Query {
     std::uint32_t b[kTiles][kSteps][2];
     float scale[kTiles][2];  // of the scores of this lane's accumulator columns, in log2 units
-    float value_scale;
+    float key_scale, value_scale;
   };
 
   // Dimension that accumulator rows g (half 0) and g + 8 (half 1) of tile i stand for.
@@ -93,10 +95,11 @@ struct DecodeKernel {
 
   // ---- queries ----
 
+  // Loads only, so that they are on their way while others are waited for; then finish_query.
   static __device__ void load_query(const DecodeParams& p, int sequence, int unit, int lane, Query& query) {
     const int g = lane / 4, q = lane % 4;
     const int kv_head = unit / p.blocks;
-    const float scale = p.scale_log2 * p.key_scales[kv_head];
+    query.key_scale = p.key_scales[kv_head];
     query.value_scale = p.value_scales[kv_head];
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
@@ -104,26 +107,41 @@ struct DecodeKernel {
       const bool used = column < p.rows * p.group;
       const std::int64_t row = std::int64_t{sequence} * p.rows + column / p.group;
       const auto* from = static_cast<const std::uint16_t*>(p.q) + row * p.q_stride + (kv_head * p.group + column % p.group) * kDim;
-      query.scale[tile][0] = query.scale[tile][1] = scale;
-      if constexpr (bits(kKey) == 16) {
 #pragma unroll
-        for (int step = 0; step < kSteps; ++step) {
+      for (int step = 0; step < kSteps; ++step) {
+        if constexpr (bits(kKey) == 16) {
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
             query.b[tile][step][half] =
                 used ? *reinterpret_cast<const std::uint32_t*>(from + 16 * step + 8 * half + 2 * q) : 0u;
           }
-        }
-      } else {
-        // The k index is permuted as the keys' bytes come: k = 2q+e is dimension 4q+e, k = 2q+8+e is 4q+2+e.
-#pragma unroll
-        for (int step = 0; step < kSteps; ++step) {
+        } else {
+          // The k index is permuted as the keys' bytes come: k = 2q+e is dimension 4q+e, k = 2q+8+e is 4q+2+e.
           const uint2 four = used ? *reinterpret_cast<const uint2*>(from + 16 * step + 4 * q) : uint2{0, 0};
           query.b[tile][step][0] = four.x;
           query.b[tile][step][1] = four.y;
         }
-        if (p.bf16) narrow_query(query, tile, lane);
       }
+    }
+  }
+
+  // Into L1, while the pages before the unit are multiplied.
+  static __device__ void prefetch_query(const DecodeParams& p, int sequence, int unit, int lane) {
+    constexpr int kLines = kDim / 64;  // of 128 bytes, a column
+    const int kv_head = unit / p.blocks, column = unit % p.blocks * kColumns + lane / kLines;
+    if (lane / kLines < kColumns && column < p.rows * p.group) {
+      const std::int64_t row = std::int64_t{sequence} * p.rows + column / p.group;
+      prefetch(static_cast<const std::uint16_t*>(p.q) + row * p.q_stride + (kv_head * p.group + column % p.group) * kDim + lane % kLines * 64);
+    }
+    if (lane == 0) prefetch(p.key_scales + kv_head);
+    if (lane == 1) prefetch(p.value_scales + kv_head);
+  }
+
+  static __device__ void finish_query(const DecodeParams& p, int lane, Query& query) {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      query.scale[tile][0] = query.scale[tile][1] = p.scale_log2 * query.key_scale;
+      if (bits(kKey) == 8 && p.bf16) narrow_query(query, tile, lane);
     }
   }
 
@@ -406,46 +424,56 @@ struct DecodeKernel {
 
   // ---- results ----
 
-  static __device__ void store_part(float* part, const State& state, int lane) {
+  // A part in memory: O as items of a float4 (dimensions of accumulator rows g and g + 8 in columns 2q, 2q+1), then m and l
+  // of every column. Items go column pair by column pair, so that unused ones lie last; a pair's eight rows are turned by
+  // 2q, which spreads a warp's stores over the banks.
+  static __device__ int item_index(int tile, int i, int lane) {
+    const int g = lane / 4, q = lane % 4;
+    return ((tile * 4 + q) * kSteps + i) * 8 + (g + 2 * q) % 8;
+  }
+  static __device__ int column_of(int index) { return index / 8 / kSteps * 2; }
+  static __device__ int row_of(int index) { return (index - column_of(index)) & 7; }
+
+  static __device__ int columns_of(const DecodeParams& p, int unit) {
+    return min(kColumns, p.rows * p.group - unit % p.blocks * kColumns);
+  }
+  static __device__ int items_of(const DecodeParams& p, int unit) { return (columns_of(p, unit) + 1) / 2 * kSteps * 8; }
+
+  struct Item {
+    float4 o{0, 0, 0, 0};
+    float2 top{kNoScore, kNoScore};
+    float2 l{0, 0};
+  };
+
+  static __device__ void store_part(float* part, const State& state, int columns, int lane) {
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
+      const int column = tile * 8 + 2 * (lane % 4);
+      if (column >= columns) continue;
 #pragma unroll
       for (int i = 0; i < kSteps; ++i) {
         const float(&o)[4] = state.o[tile][i];
-        reinterpret_cast<float4*>(part)[(tile * kSteps + i) * 32 + lane] = float4{o[0], o[1], o[2], o[3]};
+        reinterpret_cast<float4*>(part)[item_index(tile, i, lane)] = float4{o[0], o[1], o[2], o[3]};
       }
       if (lane < 4) {
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const int column = tile * 8 + 2 * lane + e;
-          part[kItems * 4 + column] = state.top[tile][e];
-          part[kItems * 4 + kColumns + column] = state.l[tile][e];
-        }
+        *reinterpret_cast<float2*>(part + kItems * 4 + column) = float2{state.top[tile][0], state.top[tile][1]};
+        *reinterpret_cast<float2*>(part + kItems * 4 + kColumns + column) = float2{state.l[tile][0], state.l[tile][1]};
       }
     }
   }
 
-  // An O of one item of a part, place (tile, i, lane) as in store_part, with its two columns' m and l.
-  struct Item {
-    float4 o{0, 0, 0, 0};
-    float top[2] = {kNoScore, kNoScore};
-    float l[2] = {0, 0};
-  };
-
   // One item of a finished unit.
-  static __device__ void write_out(
-      const DecodeParams& p, int sequence, int unit, int index, float4 o, float l0, float l1, float value_scale) {
-    const int lane = index % 32, i = index / 32 % kSteps, tile = index / 32 / kSteps;
-    const int g = lane / 4, q = lane % 4;
-    const float value[2][2] = {{o.x, o.z}, {o.y, o.w}};
+  static __device__ void write_out(const DecodeParams& p, const Part& of, int index, const Item& item) {
+    const int g = row_of(index), i = index / 8 % kSteps;
+    const float value[2][2] = {{item.o.x, item.o.z}, {item.o.y, item.o.w}};
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
-      const int column = (unit % p.blocks) * kColumns + tile * 8 + 2 * q + e;
+      const int column = of.unit % p.blocks * kColumns + column_of(index) + e;
       if (column >= p.rows * p.group) continue;
-      const std::int64_t row = std::int64_t{sequence} * p.rows + column / p.group;
-      auto* to = static_cast<std::uint16_t*>(p.out) + row * p.out_stride + (unit / p.blocks * p.group + column % p.group) * kDim;
-      const float l = e ? l1 : l0;
-      const float factor = l == 0 ? 0 : value_scale / l;  // 0: a row that sees nothing
+      const std::int64_t row = std::int64_t{of.sequence} * p.rows + column / p.group;
+      auto* to = static_cast<std::uint16_t*>(p.out) + row * p.out_stride + (of.unit / p.blocks * p.group + column % p.group) * kDim;
+      const float l = e ? item.l.y : item.l.x;
+      const float factor = l == 0 ? 0 : of.value_scale / l;  // 0: a row that sees nothing
       const float low = value[e][0] * factor, high = value[e][1] * factor;
       const std::uint32_t two = p.bf16 ? pack<true>(low, high) : pack<false>(low, high);
       if constexpr (bits(kValue) == 16) {
@@ -457,10 +485,11 @@ struct DecodeKernel {
     }
   }
 
-  static __device__ void write_zeros(const DecodeParams& p) {
+  // `context`: of the sequence of this CTA's number.
+  static __device__ void write_zeros(const DecodeParams& p, int context) {
     const int width = p.units / p.blocks * p.group * kDim;
     for (int sequence = blockIdx.x; sequence < p.sequences; sequence += gridDim.x) {
-      if (p.contexts[sequence] > 0) continue;
+      if ((sequence == blockIdx.x ? context : p.contexts[sequence]) > 0) continue;
       for (int row = 0; row < p.rows; ++row) {
         auto* to = static_cast<std::uint16_t*>(p.out) + (std::int64_t{sequence} * p.rows + row) * p.out_stride;
         for (int at = threadIdx.x; at < width; at += kWarps * 32) to[at] = 0;
@@ -468,134 +497,129 @@ struct DecodeKernel {
     }
   }
 
-  // What a thread adds up: one item of each of up to eight parts at a time, so that their loads travel together.
-  static constexpr int kTogether = 8;
-  struct Parts {
-    float4 o[kTogether];
-    float2 top[kTogether], l[kTogether];
+  // Four lanes share an item, each with every fourth part; eight items a warp. kCount parts a lane at a time, whose loads are
+  // on their way before the first is used.
+  template <int kCount>
+  struct Gather {
+    Item parts[kCount];  // one not loaded adds nothing
 
-    // Places not loaded add nothing.
-    __device__ Parts() {
-#pragma unroll
-      for (int n = 0; n < kTogether; ++n) {
-        o[n] = float4{0, 0, 0, 0};
-        top[n] = float2{kNoScore, kNoScore};
-        l[n] = float2{0, 0};
+    template <bool kFromOtherCtas = false>
+    __device__ void load(int n, const float* part, int index) {
+      const auto* o = reinterpret_cast<const float4*>(part) + index;
+      const auto* top = reinterpret_cast<const float2*>(part + kItems * 4 + column_of(index));
+      const auto* l = reinterpret_cast<const float2*>(part + kItems * 4 + kColumns + column_of(index));
+      if constexpr (kFromOtherCtas) {
+        parts[n] = {__ldcg(o), __ldcg(top), __ldcg(l)};
+      } else {
+        parts[n] = {*o, *top, *l};
       }
-    }
-    __device__ void load_columns(int n, const float* columns) {
-      top[n] = *reinterpret_cast<const float2*>(columns);
-      l[n] = *reinterpret_cast<const float2*>(columns + kColumns);
     }
     __device__ void add_to(Item& sum) const {
-      float top0 = sum.top[0], top1 = sum.top[1];
+      float2 top = sum.top;
 #pragma unroll
-      for (int n = 0; n < kTogether; ++n) {
-        top0 = fmaxf(top0, top[n].x);
-        top1 = fmaxf(top1, top[n].y);
-      }
-      const float w0 = exp2_approx(sum.top[0] - top0), w1 = exp2_approx(sum.top[1] - top1);
-      sum = {{sum.o.x * w0, sum.o.y * w1, sum.o.z * w0, sum.o.w * w1}, {top0, top1}, {sum.l[0] * w0, sum.l[1] * w1}};
+      for (int n = 0; n < kCount; ++n) top = {fmaxf(top.x, parts[n].top.x), fmaxf(top.y, parts[n].top.y)};
+      Item next;
+      next.top = top;
+      add_scaled(sum, next);
 #pragma unroll
-      for (int n = 0; n < kTogether; ++n) {
-        const float v0 = exp2_approx(top[n].x - top0), v1 = exp2_approx(top[n].y - top1);
-        sum.l[0] = fmaf(v0, l[n].x, sum.l[0]);
-        sum.l[1] = fmaf(v1, l[n].y, sum.l[1]);
-        sum.o.x = fmaf(v0, o[n].x, sum.o.x);
-        sum.o.y = fmaf(v1, o[n].y, sum.o.y);
-        sum.o.z = fmaf(v0, o[n].z, sum.o.z);
-        sum.o.w = fmaf(v1, o[n].w, sum.o.w);
-      }
+      for (int n = 0; n < kCount; ++n) add_scaled(parts[n], next);
+      sum = next;
     }
   };
-
-  // First column of an item.
-  static __device__ int column_of(int index) { return index / 32 / kSteps * 8 + 2 * (index % 4); }
-
-  static __device__ void store_item(float* part, int index, const Item& item) {
-    reinterpret_cast<float4*>(part)[index] = item.o;
-    if (index / 32 % kSteps == 0 && index % 32 < 4) {
-      float* const columns = part + kItems * 4 + column_of(index);
-      *reinterpret_cast<float2*>(columns) = float2{item.top[0], item.top[1]};
-      *reinterpret_cast<float2*>(columns + kColumns) = float2{item.l[0], item.l[1]};
+  // sum += part, whose top is no higher.
+  static __device__ void add_scaled(const Item& part, Item& sum) {
+    const float x = exp2_approx(part.top.x - sum.top.x), y = exp2_approx(part.top.y - sum.top.y);
+    sum.l = {fmaf(x, part.l.x, sum.l.x), fmaf(y, part.l.y, sum.l.y)};
+    sum.o = {fmaf(x, part.o.x, sum.o.x), fmaf(y, part.o.y, sum.o.y), fmaf(x, part.o.z, sum.o.z), fmaf(y, part.o.w, sum.o.w)};
+  }
+  static __device__ void add_lanes(Item& sum) {
+#pragma unroll
+    for (int step = 8; step < 32; step *= 2) {
+      const auto other = [step](float x) { return __shfl_xor_sync(kAllLanes, x, step); };
+      Gather<1> part;
+      part.parts[0] = {{other(sum.o.x), other(sum.o.y), other(sum.o.z), other(sum.o.w)},
+                       {other(sum.top.x), other(sum.top.y)},
+                       {other(sum.l.x), other(sum.l.y)}};
+      part.add_to(sum);
     }
   }
 
-  // One unit's parts that this CTA's warps left: into `to`, or into the outputs when that is null. `members`: bit 2·warp for
-  // a part in the workspace, 2·warp + 1 for one in the warp's ring. Only a unit's last part can be in the workspace.
+  // Merges a unit's parts, bit 2·warp + 1 of `members` in the warp's ring; `extra`: the one part that may lie elsewhere, or
+  // null. Into `to`, or into the outputs when that is null.
   static __device__ void merge_warps(
-      const DecodeParams& p, int sequence, int unit, unsigned members, const std::byte* ring, float* to) {
-    const float value_scale = p.value_scales[unit / p.blocks];
-    const int last = 31 - __clz(members);
-    const float* const in_workspace =
-        last % 2 ? nullptr : p.workspace.warp_parts + (std::int64_t{blockIdx.x} * kWarps + last / 2) * kPartFloats;
-    for (int index = threadIdx.x; index < kItems; index += kWarps * 32) {
-      Item sum;
-      if (in_workspace != nullptr) {
-        const float* columns = in_workspace + kItems * 4 + column_of(index);
-        sum = {reinterpret_cast<const float4*>(in_workspace)[index], {columns[0], columns[1]}, {columns[kColumns], columns[kColumns + 1]}};
-      }
+      const DecodeParams& p, const Part& run, unsigned members, const float* extra, const std::byte* ring, float* to) {
+    constexpr int kShare = (kWarps + 3) / 4;
+    const int lane = threadIdx.x % 32, share = lane / 8;
+    const int items = items_of(p, run.unit);
+    for (int index = threadIdx.x / 32 * 8 + lane % 8; index < items; index += kWarps * 8) {
+      Gather<kShare + 1> gather;
 #pragma unroll
-      for (int base = 0; base < kWarps; base += kTogether) {
-        Parts parts;
-#pragma unroll
-        for (int n = 0; n < kTogether && base + n < kWarps; ++n) {
-          if (!(members >> (2 * (base + n) + 1) & 1)) continue;
-          const auto* part = reinterpret_cast<const float*>(ring + (base + n) * kStages * kConfig.stage_bytes());
-          parts.o[n] = reinterpret_cast<const float4*>(part)[index];
-          parts.load_columns(n, part + kItems * 4 + column_of(index));
+      for (int n = 0; n < kShare; ++n) {
+        const int warp = 4 * n + share;
+        if (members >> (2 * warp + 1) & 1) {
+          gather.load(n, reinterpret_cast<const float*>(ring + warp * kStages * kConfig.stage_bytes()), index);
         }
-        parts.add_to(sum);
       }
+      if (extra != nullptr && share == 0) gather.load(kShare, extra, index);
+      Item sum;
+      gather.add_to(sum);
+      add_lanes(sum);
+      if (share > 0) continue;
       if (to == nullptr) {
-        write_out(p, sequence, unit, index, sum.o, sum.l[0], sum.l[1], value_scale);
-      } else {
-        store_item(to, index, sum);
+        write_out(p, run, index, sum);
+        continue;
+      }
+      reinterpret_cast<float4*>(to)[index] = sum.o;
+      if (index / 8 % kSteps == 0 && row_of(index) == 0) {
+        *reinterpret_cast<float2*>(to + kItems * 4 + column_of(index)) = sum.top;
+        *reinterpret_cast<float2*>(to + kItems * 4 + kColumns + column_of(index)) = sum.l;
       }
     }
   }
 
-  // One unit's parts that `count` CTAs from `owner` on left: into the outputs. `columns`: shared memory for their m and l.
-  static __device__ void merge_ctas(const DecodeParams& p, int sequence, int unit, int owner, int count, float* columns) {
-    const float value_scale = p.value_scales[unit / p.blocks];
-    const auto part = [&](int n) { return p.workspace.cta_parts + (std::int64_t{owner + n} * 2 + (n == 0)) * kPartFloats; };
-    for (int at = threadIdx.x; at < count * 2 * kColumns; at += kWarps * 32) {
-      columns[at] = __ldcg(part(at / (2 * kColumns)) + kItems * 4 + at % (2 * kColumns));
-    }
-    __syncthreads();
-    for (int index = threadIdx.x; index < kItems; index += kWarps * 32) {
+  // Merges the parts that `count` CTAs from `owner` on left of a unit into the outputs.
+  static __device__ void merge_ctas(const DecodeParams& p, const Part& cut, int owner, int count) {
+    constexpr int kShare = 5;
+    const int lane = threadIdx.x % 32, share = lane / 8;
+    const int items = items_of(p, cut.unit);
+    for (int index = threadIdx.x / 32 * 8 + lane % 8; index < items; index += kWarps * 8) {
       Item sum;
-      for (int base = 0; base < count; base += kTogether) {
-        Parts parts;
+      for (int base = 0; base < count; base += 4 * kShare) {
+        Gather<kShare> gather;
 #pragma unroll
-        for (int n = 0; n < kTogether; ++n) {
-          if (base + n >= count) break;
-          parts.o[n] = __ldcg(reinterpret_cast<const float4*>(part(base + n)) + index);
-          parts.load_columns(n, columns + (base + n) * 2 * kColumns + column_of(index));
+        for (int n = 0; n < kShare; ++n) {
+          const int cta = base + 4 * n + share;
+          if (cta < count) {
+            gather.template load<true>(n, p.workspace.cta_parts + (std::int64_t{owner + cta} * 2 + (cta == 0)) * kPartFloats, index);
+          }
         }
-        parts.add_to(sum);
+        gather.add_to(sum);
       }
-      write_out(p, sequence, unit, index, sum.o, sum.l[0], sum.l[1], value_scale);
+      add_lanes(sum);
+      if (share == 0) write_out(p, cut, index, sum);
     }
-    __syncthreads();
   }
 
   static __device__ void run(const DecodeParams& p) {
     extern __shared__ __align__(128) std::byte ring[];
     __shared__ __align__(8) std::uint64_t landed[kWarps][kStages];
-    __shared__ PartRange ranges[kWarps][2];  // of each warp: what it left in the workspace, what it left in its ring
+    __shared__ Part parts[kWarps][2];  // of each warp: of its first unit if others follow, of its last
+    __shared__ int spares_used;
     __shared__ bool is_last[2];
 
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int global_warp = blockIdx.x * kWarps + warp;
+    wait_for_previous_kernel();
+    allow_next_kernel();
     const WarpSlice slice = p.workspace.slices[global_warp];
     const CtaCuts cuts = p.workspace.cuts[blockIdx.x];
     std::byte* const my_ring = ring + warp * kStages * kConfig.stage_bytes();
     const std::uint32_t ring_address = shared_address(my_ring), barriers = shared_address(landed[warp]);
     if (lane < kStages) init_barrier(barriers + 8 * lane);
-    if (lane < 2) ranges[warp][lane].pages = 0;
+    if (lane < 2) parts[warp][lane].pages = 0;
+    if (threadIdx.x == 0) spares_used = 0;
     fence_copy_engine();
-    __syncwarp();
+    __syncthreads();
 
     // Copies: lane 0 issues; the 32 page ids ahead lie one a lane.
     const std::uint64_t policy = p.blocks == 1 ? evict_first_policy() : evict_normal_policy();
@@ -606,12 +630,15 @@ struct DecodeKernel {
       const int page = ahead.page + lane;
       ids = page < ahead.last ? p.page_table[ahead.sequence * p.page_table_stride + page] : 0;
     };
+    const int zero_context = blockIdx.x < p.sequences ? p.contexts[blockIdx.x] : 1;
+    Query query;
     if (slice.pages > 0) fetch_ids();
     const auto copy_next = [&](int stage) {
       if (ahead.page == ahead.last) {
         if (ahead.left == 0) return;
         ahead.next_unit(p);
         fetch_ids();
+        if constexpr (!kConfig.load_only) prefetch_query(p, ahead.sequence, ahead.unit, lane);
       } else if (ahead.page - ids_first == 32) {
         fetch_ids();
       }
@@ -633,10 +660,16 @@ struct DecodeKernel {
       ++ahead.page;
     };
     if (slice.pages > 0) {
+      // The query behind the first pages but before the others, which would keep it waiting for microseconds.
 #pragma unroll 1
-      for (int stage = 0; stage < kStages; ++stage) copy_next(stage);
+      for (int stage = 0; stage < kStages; ++stage) {
+        copy_next(stage);
+        if constexpr (!kConfig.load_only) {
+          if (stage == 0) load_query(p, slice.sequence, slice.unit, lane, query);
+        }
+      }
     }
-    if constexpr (!kConfig.load_only) write_zeros(p);
+    if constexpr (!kConfig.load_only) write_zeros(p, zero_context);
 
     const std::uint32_t key_offset = chunk_pair(kKeyRow, lane);
     const std::uint32_t value_offset =
@@ -644,11 +677,10 @@ struct DecodeKernel {
     int stage = 0;
     std::uint32_t parity = 0;
     if (slice.pages > 0) {
-      for (Walk walk(slice);; walk.next_unit(p)) {
-        const PartRange range{walk.sequence, walk.unit, walk.page, walk.last, pages_of(walk.context)};
-        Query query;
+      for (Walk walk(slice);;) {
+        Part part{walk.sequence, walk.unit, walk.page, walk.last, pages_of(walk.context)};
         State state = {};
-        if constexpr (!kConfig.load_only) load_query(p, walk.sequence, walk.unit, lane, query);
+        if constexpr (!kConfig.load_only) finish_query(p, lane, query);
 #pragma unroll
         for (int tile = 0; tile < kTiles; ++tile) state.top[tile][0] = state.top[tile][1] = kNoScore;
 
@@ -676,34 +708,42 @@ struct DecodeKernel {
           }
         }
 
+        const bool is_end = walk.left == 0;
         if constexpr (!kConfig.load_only) {
           finish(state);
-          if (range.first == 0 && range.last == range.pages) {
+          part.value_scale = query.value_scale;
+          if (part.first == 0 && part.last == part.pages) {
 #pragma unroll
             for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
               for (int i = 0; i < kSteps; ++i) {
                 const float(&o)[4] = state.o[tile][i];
-                write_out(p, walk.sequence, walk.unit, (tile * kSteps + i) * 32 + lane, {o[0], o[1], o[2], o[3]},
-                          state.l[tile][0], state.l[tile][1], query.value_scale);
+                write_out(p, part, item_index(tile, i, lane), {{o[0], o[1], o[2], o[3]}, {}, {state.l[tile][0], state.l[tile][1]}});
               }
             }
           } else {
-            // Only the last part can lie in the ring: before it, copies for the next unit are on their way.
-            const bool in_ring = walk.left == 0;
-            store_part(in_ring ? reinterpret_cast<float*>(my_ring) : p.workspace.warp_parts + std::int64_t{global_warp} * kPartFloats,
-                       state, lane);
-            if (lane == 0) ranges[warp][in_ring] = range;
+            // The last part can lie in the ring; before it, copies for the next unit are on their way there.
+            float* to = reinterpret_cast<float*>(my_ring);
+            if (!is_end) {
+              const int spare = __shfl_sync(kAllLanes, lane == 0 ? atomicAdd(&spares_used, 1) : 0, 0);
+              to = spare < kConfig.spares() ? reinterpret_cast<float*>(ring + kConfig.ring_bytes()) + spare * kPartFloats
+                                            : p.workspace.warp_parts + std::int64_t{global_warp} * kPartFloats;
+            }
+            store_part(to, state, columns_of(p, part.unit), lane);
+            part.at = to;
+            if (lane == 0) parts[warp][is_end] = part;
           }
         }
-        if (walk.left == 0) break;
+        if (is_end) break;
+        walk.next_unit(p);
+        if constexpr (!kConfig.load_only) load_query(p, walk.sequence, walk.unit, lane, query);
       }
     }
     if constexpr (kConfig.load_only) return;
 
     // The CTA's parts in the order of the pages, one a lane; a run of parts of one unit is merged.
     __syncthreads();
-    const PartRange mine = lane < 2 * kWarps ? ranges[lane / 2][lane % 2] : PartRange{};
+    const Part mine = lane < 2 * kWarps ? parts[lane / 2][lane % 2] : Part{};
     const unsigned present = __ballot_sync(kAllLanes, mine.pages > 0);
     const unsigned before = present & ((1u << lane) - 1);
     const int previous = before == 0 ? lane : 31 - __clz(before);
@@ -711,14 +751,14 @@ struct DecodeKernel {
     const int previous_unit = __shfl_sync(kAllLanes, mine.unit, previous);
     const bool follows = before != 0 && previous_sequence == mine.sequence && previous_unit == mine.unit;
     unsigned starts = __ballot_sync(kAllLanes, mine.pages > 0 && !follows);
-    PartRange head = {}, tail = {};
+    Part head = {}, tail = {};
     while (starts != 0) {
       const int first = __ffs(starts) - 1;
       starts &= starts - 1;
       const unsigned members = present & ~((1u << first) - 1) & (starts == 0 ? kAllLanes : (starts & -starts) - 1);
-      const PartRange run{__shfl_sync(kAllLanes, mine.sequence, first), __shfl_sync(kAllLanes, mine.unit, first),
-                          __shfl_sync(kAllLanes, mine.first, first), __shfl_sync(kAllLanes, mine.last, 31 - __clz(members)),
-                          __shfl_sync(kAllLanes, mine.pages, first)};
+      const Part run{__shfl_sync(kAllLanes, mine.sequence, first), __shfl_sync(kAllLanes, mine.unit, first),
+                     __shfl_sync(kAllLanes, mine.first, first),    __shfl_sync(kAllLanes, mine.last, 31 - __clz(members)),
+                     __shfl_sync(kAllLanes, mine.pages, first),    __shfl_sync(kAllLanes, mine.value_scale, first)};
       float* to = p.workspace.cta_parts + std::int64_t{blockIdx.x} * 2 * kPartFloats;
       if (run.first > 0) {
         head = run;
@@ -728,7 +768,8 @@ struct DecodeKernel {
       } else {
         to = nullptr;
       }
-      merge_warps(p, run.sequence, run.unit, members, ring, to);
+      const int last = 31 - __clz(members);
+      merge_warps(p, run, members, last % 2 == 0 ? parts[last / 2][0].at : nullptr, ring, to);
     }
     if (cuts.head_parts == 0 && cuts.tail_parts == 0) return;
 
@@ -742,9 +783,8 @@ struct DecodeKernel {
       is_last[threadIdx.x] = last;
     }
     __syncthreads();
-    auto* const columns = reinterpret_cast<float*>(ring);
-    if (is_last[0]) merge_ctas(p, head.sequence, head.unit, cuts.head_owner, cuts.head_parts, columns);
-    if (is_last[1]) merge_ctas(p, tail.sequence, tail.unit, static_cast<int>(blockIdx.x), cuts.tail_parts, columns);
+    if (is_last[0]) merge_ctas(p, head, cuts.head_owner, cuts.head_parts);
+    if (is_last[1]) merge_ctas(p, tail, static_cast<int>(blockIdx.x), cuts.tail_parts);
   }
 };
 
@@ -760,10 +800,19 @@ void launch_decode(cudaStream_t stream, const DecodeParams& params, int ctas) {
   constexpr auto kKernel = decode_attention_kernel<kConfig.key, kConfig.value, kConfig.dim, kConfig.tiles, kTuning.warps,
                                                    kTuning.stages, kTuning.ctas_per_sm, kConfig.load_only>;
   static const cudaError_t prepared =
-      cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kConfig.ring_bytes());
+      cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kConfig.shared_bytes());
   check(prepared, "shared memory of decode attention");
-  kKernel<<<ctas, kTuning.warps * 32, kConfig.ring_bytes(), stream>>>(params);
-  check_launch("decode attention");
+  cudaLaunchAttribute early;  // the kernel waits for the one before it by itself
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t launch = {};
+  launch.gridDim = ctas;
+  launch.blockDim = kTuning.warps * 32;
+  launch.dynamicSmemBytes = kConfig.shared_bytes();
+  launch.stream = stream;
+  launch.attrs = &early;
+  launch.numAttrs = 1;
+  check(cudaLaunchKernelEx(&launch, kKernel, params), "decode attention");
 }
 
 // The product's kernel for one key type and any value type that goes with it.

@@ -36,17 +36,21 @@ struct DecodeConfig {
   constexpr int parameter_bytes() const { return value == DType::u4 ? kPageTokens * 4 : 0; }
   constexpr int copy_bytes() const { return key_bytes() + value_bytes() + parameter_bytes(); }
   constexpr int stage_bytes() const { return (copy_bytes() + 127) / 128 * 128; }
-  constexpr int ring_bytes() const { return tuning.warps * tuning.stages * stage_bytes(); }
   // An unfinished softmax: O as the MMA leaves it, then m and l of every column.
   constexpr int part_floats() const { return tiles * 8 * (dim + 2); }
+  // Shared memory: the warps' rings, then room for some parts of units that end inside a warp's slice.
+  constexpr int ring_bytes() const { return tuning.warps * tuning.stages * stage_bytes(); }
+  static constexpr int spares() { return 4; }
+  constexpr int shared_bytes() const { return ring_bytes() + spares() * part_floats() * 4; }
 };
 
-// The tuning of the product's kernels: eight warps, and the stages that fit. decode_cuda_bench --sweep measures the others:
-// on an H200 sixteen warps took 0-2 % less for 8- and 4-bit values at 32 x 8192 and 3 us less at 1 x 8192, twelve 1 % less
-// for k16v16 at 32 x 8192.
+// The tuning of the product's kernels: what the sweep of decode_cuda_bench found. Sixteen warps hide the MMA chains'
+// latency best where registers and two stages of memory allow.
 constexpr DecodeConfig decode_config(DType key, DType value, int dim, int tiles) {
-  DecodeConfig config{key, value, dim, tiles, {8, 1, 1}};
-  config.tuning.stages = std::min(8, 216 * 1024 / (8 * config.stage_bytes()));
+  DecodeConfig config{key, value, dim, tiles, {tiles > 1 ? 8 : 16, 1, 1}};
+  if (tiles == 1 && config.stage_bytes() > 6144) config.tuning.warps = 12;
+  const int left = 224 * 1024 - config.shared_bytes() + config.ring_bytes();
+  config.tuning.stages = std::min(8, left / config.ring_bytes());
   return config;
 }
 
@@ -67,7 +71,7 @@ struct DecodeWorkspace {
   CtaCuts* cuts;             // [ctas]
   unsigned* arrivals;        // [ctas] of the unit that the CTA owns; 0 between launches
   std::int64_t* first_page;  // [sequences + 1] in the flattened order
-  float* warp_parts;         // [ctas · warps][part_floats]: units that end inside a warp's slice
+  float* warp_parts;         // [ctas · warps][part_floats]: units that end inside a warp's slice and found no spare room
   float* cta_parts;          // [ctas][2][part_floats]: head, tail
   std::int64_t bytes;
 

@@ -52,12 +52,18 @@ __device__ inline std::uint64_t evict_normal_policy() {
   return policy;
 }
 
+// Programmatic launches: nothing that a kernel before this one wrote, or reads, may be touched before the wait.
+__device__ inline void wait_for_previous_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ inline void allow_next_kernel() { asm volatile("griddepcontrol.launch_dependents;"); }
+
 // Orders the CTA's stores before its last barrier before the addition, and what follows after it.
 __device__ inline unsigned add_acquire_release(unsigned* to, unsigned x) {
   unsigned before;
   asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;" : "=r"(before) : "l"(to), "r"(x) : "memory");
   return before;
 }
+
+__device__ inline void prefetch(const void* address) { asm volatile("prefetch.global.L1 [%0];" ::"l"(address)); }
 
 // ---- fragments (PTX ISA, m16n8k16: lane = 4·g + q) ----
 
