@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 PROMPT, LAST, GREEDY = 40, 8, 24
 # Weights are stored in these types, and the expected logits are those of the rounded weights, computed in FP32.
 DTYPES = {"smollm2": torch.float32, "llama": torch.bfloat16, "qwen2": torch.bfloat16,
-          "qwen3": torch.bfloat16, "phi3": torch.bfloat16}
+          "qwen3": torch.bfloat16, "phi3": torch.bfloat16, "qwen2-d64": torch.bfloat16, "qwen3-d64": torch.bfloat16}
 OTHERWISE = torch.float16
 
 
@@ -42,6 +42,9 @@ def models():
     llama3 = rope("llama3", 500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)
     long = rope("longrope", short_factor=[1.0 + 0.05 * i for i in range(36)], long_factor=[2.0 + 0.1 * i for i in range(36)],
                 partial_rotary_factor=0.75)
+    long_64 = rope("longrope", short_factor=[1.0 + 0.05 * i for i in range(24)], long_factor=[2.0 + 0.1 * i for i in range(24)],
+                   partial_rotary_factor=0.75)
+    two_heads = dict(num_attention_heads=2, num_key_value_heads=1, head_dim=64)
     return {
         "llama": config("Llama", hidden_size=36, num_attention_heads=9, num_key_value_heads=3, head_dim=64, rope_parameters=llama3),
         "llama-linear": config("Llama", rope_parameters=rope("linear", factor=4.0)),
@@ -57,6 +60,15 @@ def models():
         "phi3": config("Phi3", hidden_size=192, num_attention_heads=2, num_key_value_heads=1, intermediate_size=80, num_hidden_layers=1, vocab_size=96, pad_token_id=0,
                       
                        original_max_position_embeddings=128, rope_parameters=long, sliding_window=None),
+        # Head dim 64, which a GPU serves, of the families that are smaller or larger above.
+        "smollm2-d64": config("Llama", hidden_size=48, num_attention_heads=3, num_key_value_heads=1, head_dim=64, tie_word_embeddings=True, rope_parameters=rope(theta=100000.0)),
+        "llama-bias-d64": config("Llama", **two_heads, attention_bias=True, rope_parameters=rope()),
+        "llama-linear-d128": config("Llama", num_attention_heads=2, num_key_value_heads=1, head_dim=128, rope_parameters=rope("linear", factor=4.0)),
+        "mistral-d64": config("Mistral", **two_heads, sliding_window=None, rope_parameters=rope()),
+        "qwen2-d64": config("Qwen2", hidden_size=128, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, rope_parameters=rope(theta=1e6)),
+        "qwen3-d64": config("Qwen3", **two_heads, rope_parameters=rope(theta=1e6)),
+        "phi3-d64": config("Phi3", hidden_size=128, num_attention_heads=2, num_key_value_heads=1, intermediate_size=80, num_hidden_layers=1, pad_token_id=0,
+                           original_max_position_embeddings=128, rope_parameters=long_64, sliding_window=None),
     }
 
 
@@ -144,9 +156,8 @@ def awq_pack(codes):
     return torch.from_numpy(packed.view(np.int32))
 
 
-def make_awq(folder):
-    name = "llama-awq"
-    model = make(config("Llama", hidden_size=128, intermediate_size=256, head_dim=32, rope_parameters=rope()), zlib.crc32(name.encode()))
+def make_awq(folder, name, **changes):
+    model = make(config("Llama", hidden_size=128, intermediate_size=256, **changes, rope_parameters=rope()), zlib.crc32(name.encode()))
     stored = stored_tensors(model)
     state = dict(model.state_dict())
     for key in [k for k in stored if k.endswith("_proj.weight")]:
@@ -271,8 +282,10 @@ def main():
         write(folder / name, model, prompt_for(name, model.config.vocab_size), dtype)
         save_file({k: v.to(dtype) for k, v in stored_tensors(model).items()}, folder / name / "model.safetensors", metadata={"format": "pt"})
         report(folder / name)
-    make_awq(folder)
-    report(folder / "llama-awq")
+    for name, changes in {"llama-awq": {"head_dim": 32},
+                          "llama-awq-d64": {"head_dim": 64, "num_attention_heads": 2, "num_key_value_heads": 1, "num_hidden_layers": 1}}.items():
+        make_awq(folder, name, **changes)
+        report(folder / name)
     for kind in ("F16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_K", "Q6_K"):
         make_gguf(folder, gguf.GGMLQuantizationType[kind])
         report(folder / ("gguf-" + kind.lower()))
