@@ -133,6 +133,7 @@ DecodeParams params_of(const DecodeAttentionArgs& args, const DecodeGrid& grid) 
           .blocks = blocks,
           .units = static_cast<int>(kv_heads) * blocks,
           .scale_log2 = args.softmax_scale * 1.44269504088896341f,
+          .early = args.early,
           .workspace = DecodeWorkspace(args.workspace, args.sequences, grid.ctas, grid.config.tuning.warps, grid.config.part_floats())};
 }
 

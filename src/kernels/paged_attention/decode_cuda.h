@@ -35,6 +35,9 @@ struct DecodeAttentionArgs {
   const std::int32_t* contexts;    // device, [sequences]: cached tokens, these rows included; 0 = a padded row: out is zeroed
   std::int64_t sequences;          // of the launch: a graph's bucket
   std::int64_t rows = 1;           // query rows a sequence
+  // Start while the launch before this one still runs (device/launch.cuh). That launch must be one that writes q and these
+  // rows' own keys and values alone: contexts, page tables, the plan and older tokens are read before it has ended.
+  bool early = false;
   void* workspace;                 // decode_attention_workspace() bytes of device memory, 256-byte aligned;
                                    // decode_attention_plan() must have run on the stream for these contexts
 };

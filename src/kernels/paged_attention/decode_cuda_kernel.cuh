@@ -8,7 +8,7 @@
 
 #include <cuda_bf16.h>
 
-#include "device/cuda.h"
+#include "device/launch.cuh"
 #include "kernels/paged_attention/decode_cuda_plan.cuh"
 #include "kernels/paged_attention/decode_cuda_ptx.cuh"
 #include "kv/cuda_page.h"
@@ -20,6 +20,15 @@ inline constexpr unsigned kAllLanes = 0xffffffffu;
 inline constexpr float kNoScore = -1.5e38f;
 
 __device__ inline int pages_of(int context) { return (context + kPageTokens - 1) / kPageTokens; }
+
+template <class T>
+__device__ inline T load_past_l1(const T* from) {
+  static_assert(sizeof(T) % 16 == 0);
+  T result;
+#pragma unroll
+  for (unsigned i = 0; i < sizeof(T) / 16; ++i) reinterpret_cast<int4*>(&result)[i] = __ldcg(reinterpret_cast<const int4*>(from) + i);
+  return result;
+}
 
 // Position in a warp's slice: pages [page, last) of the current unit, then `left` pages of the units after it.
 struct Walk {
@@ -36,7 +45,7 @@ struct Walk {
   __device__ void next_unit(const DecodeParams& p) {
     if (++unit == p.units) {
       unit = 0;
-      do context = p.contexts[++sequence];
+      do context = __ldcg(p.contexts + ++sequence);
       while (context <= 0);
     }
     page = 0;
@@ -489,7 +498,7 @@ struct DecodeKernel {
   static __device__ void write_zeros(const DecodeParams& p, int context) {
     const int width = p.units / p.blocks * p.group * kDim;
     for (int sequence = blockIdx.x; sequence < p.sequences; sequence += gridDim.x) {
-      if ((sequence == blockIdx.x ? context : p.contexts[sequence]) > 0) continue;
+      if ((sequence == blockIdx.x ? context : __ldcg(p.contexts + sequence)) > 0) continue;
       for (int row = 0; row < p.rows; ++row) {
         auto* to = static_cast<std::uint16_t*>(p.out) + (std::int64_t{sequence} * p.rows + row) * p.out_stride;
         for (int at = threadIdx.x; at < width; at += kWarps * 32) to[at] = 0;
@@ -609,10 +618,8 @@ struct DecodeKernel {
 
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int global_warp = blockIdx.x * kWarps + warp;
-    wait_for_previous_kernel();
-    allow_next_kernel();
-    const WarpSlice slice = p.workspace.slices[global_warp];
-    const CtaCuts cuts = p.workspace.cuts[blockIdx.x];
+    const WarpSlice slice = load_past_l1(p.workspace.slices + global_warp);
+    const CtaCuts cuts = load_past_l1(p.workspace.cuts + blockIdx.x);
     std::byte* const my_ring = ring + warp * kStages * kConfig.stage_bytes();
     const std::uint32_t ring_address = shared_address(my_ring), barriers = shared_address(landed[warp]);
     if (lane < kStages) init_barrier(barriers + 8 * lane);
@@ -628,9 +635,9 @@ struct DecodeKernel {
     const auto fetch_ids = [&] {
       ids_first = ahead.page;
       const int page = ahead.page + lane;
-      ids = page < ahead.last ? p.page_table[ahead.sequence * p.page_table_stride + page] : 0;
+      ids = page < ahead.last ? __ldcg(p.page_table + ahead.sequence * p.page_table_stride + page) : 0;
     };
-    const int zero_context = blockIdx.x < p.sequences ? p.contexts[blockIdx.x] : 1;
+    const int zero_context = blockIdx.x < p.sequences ? __ldcg(p.contexts + blockIdx.x) : 1;
     Query query;
     if (slice.pages > 0) fetch_ids();
     const auto copy_next = [&](int stage) {
@@ -659,15 +666,18 @@ struct DecodeKernel {
       }
       ++ahead.page;
     };
-    if (slice.pages > 0) {
-      // The query behind the first pages but before the others, which would keep it waiting for microseconds.
+    // Pages that the kernel before this one may still be writing, those of the rows' own tokens, wait for it, and so do the
+    // queries. In a launch that follows nothing all but the first page come after the queries, which would wait for them.
+    const int written = (slice.context - p.rows) / kPageTokens;  // pages of the first sequence that were so before that kernel
+    const int early = max(0, min(min(p.early ? kStages : 1, ahead.last - ahead.page), written - ahead.page));
 #pragma unroll 1
-      for (int stage = 0; stage < kStages; ++stage) {
-        copy_next(stage);
-        if constexpr (!kConfig.load_only) {
-          if (stage == 0) load_query(p, slice.sequence, slice.unit, lane, query);
-        }
+    for (int stage = 0; stage <= kStages; ++stage) {
+      if (stage == early) {
+        wait_for_previous_kernel();
+        allow_next_kernel();
+        if (!kConfig.load_only && slice.pages > 0) load_query(p, slice.sequence, slice.unit, lane, query);
       }
+      if (stage < kStages) copy_next(stage);
     }
     if constexpr (!kConfig.load_only) write_zeros(p, zero_context);
 
@@ -802,17 +812,8 @@ void launch_decode(cudaStream_t stream, const DecodeParams& params, int ctas) {
   static const cudaError_t prepared =
       cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kConfig.shared_bytes());
   check(prepared, "shared memory of decode attention");
-  cudaLaunchAttribute early;  // the kernel waits for the one before it by itself
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t launch = {};
-  launch.gridDim = ctas;
-  launch.blockDim = kTuning.warps * 32;
-  launch.dynamicSmemBytes = kConfig.shared_bytes();
-  launch.stream = stream;
-  launch.attrs = &early;
-  launch.numAttrs = 1;
-  check(cudaLaunchKernelEx(&launch, kKernel, params), "decode attention");
+  launch("decode attention", kKernel, stream, ctas, kTuning.warps * 32, kConfig.shared_bytes(),
+         params.early ? Start::early : Start::after_previous, params);
 }
 
 // The product's kernel for one key type and any value type that goes with it.

@@ -54,7 +54,7 @@ constexpr DecodeConfig decode_config(DType key, DType value, int dim, int tiles)
   return config;
 }
 
-struct WarpSlice {
+struct alignas(16) WarpSlice {
   std::int32_t sequence, unit, first_page, pages;  // of the first unit; `pages` in all
   std::int32_t context;                            // of `sequence`
   std::int32_t unused[3];
@@ -62,7 +62,7 @@ struct WarpSlice {
 
 // A CTA's two possible cuts: `head`, a unit that an earlier CTA (its owner) began, and `tail`, one that it begins itself
 // and a later CTA ends. Parts count the CTAs that share the unit, one after another from the owner; 0 = no such unit.
-struct CtaCuts {
+struct alignas(16) CtaCuts {
   std::int32_t head_owner, head_parts, tail_parts, unused;
 };
 
@@ -112,6 +112,7 @@ struct DecodeParams {
   int blocks;  // of 8·tiles columns
   int units;   // a sequence: kv_heads · blocks; unit = kv_head · blocks + block
   float scale_log2;  // softmax_scale · log2 e
+  bool early;        // launched before the kernel before it has ended: see DecodeAttentionArgs
   DecodeWorkspace workspace;
 };
 

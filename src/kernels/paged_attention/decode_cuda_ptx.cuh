@@ -52,10 +52,6 @@ __device__ inline std::uint64_t evict_normal_policy() {
   return policy;
 }
 
-// Programmatic launches: nothing that a kernel before this one wrote, or reads, may be touched before the wait.
-__device__ inline void wait_for_previous_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-__device__ inline void allow_next_kernel() { asm volatile("griddepcontrol.launch_dependents;"); }
-
 // Orders the CTA's stores before its last barrier before the addition, and what follows after it.
 __device__ inline unsigned add_acquire_release(unsigned* to, unsigned x) {
   unsigned before;

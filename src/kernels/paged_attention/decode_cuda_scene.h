@@ -301,10 +301,10 @@ class DecodeScene {
 class DeviceScene {
  public:
   explicit DeviceScene(const DecodeScene& scene)
-      : scene_(scene),
-        keys_(scene.keys_.size(), "keys"),
+      : keys_(scene.keys_.size(), "keys"),
         values_(scene.values_.size(), "values"),
         q_(scene.q_.size(), "q"),
+        scene_(scene),
         out_(scene.rows_ * scene.out_stride_, "out"),
         table_(scene.table_.size(), "page table"),
         contexts_(scene.contexts_.size(), "contexts"),
@@ -331,7 +331,7 @@ class DeviceScene {
     check(cudaMemsetAsync(workspace_.data(), 0xff, workspace_.bytes(), stream_), "poison");
   }
 
-  DecodeAttentionArgs args() {
+  DecodeAttentionArgs args(bool early = false) {
     return {.dtype = scene_.shape_.dtype,
             .q = q_.data(),
             .q_stride = scene_.q_stride_,
@@ -346,6 +346,7 @@ class DeviceScene {
             .contexts = contexts_.data(),
             .sequences = static_cast<std::int64_t>(scene_.contexts_.size()),
             .rows = scene_.shape_.rows,
+            .early = early,
             .workspace = workspace_.data()};
   }
   void launch() {
@@ -364,11 +365,12 @@ class DeviceScene {
   }
 
   Stream stream_;
+  DeviceBuffer<std::uint8_t> keys_, values_;
+  DeviceBuffer<std::uint16_t> q_;
 
  private:
   const DecodeScene& scene_;
-  DeviceBuffer<std::uint8_t> keys_, values_;
-  DeviceBuffer<std::uint16_t> q_, out_;
+  DeviceBuffer<std::uint16_t> out_;
   DeviceBuffer<std::int32_t> table_, contexts_;
   DeviceBuffer<float> key_scales_, value_scales_;
   DeviceBuffer<std::uint8_t> workspace_;

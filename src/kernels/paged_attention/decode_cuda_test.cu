@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "device/launch.cuh"
 #include "kernels/paged_attention/decode_cuda.h"
 #include "kernels/paged_attention/decode_cuda_scene.h"
 
@@ -166,6 +167,88 @@ TEST_F(DecodeAttentionCuda, ReplaysACapturedLaunchForOtherContextsAndPages) {
         ASSERT_EQ(device.read(), out) << "replay " << replay;
       }
     }
+  }
+}
+
+// As a decode step's cache write: lets the next kernel start, takes its time, then writes queries and the pages of the newest tokens.
+__global__ void write_late(const std::uint8_t* from, std::uint8_t* to, const std::int64_t* ranges, int count, bool wait) {
+  wait_for_previous_kernel();
+  allow_next_kernel();
+  if (wait) __nanosleep(50'000);
+  for (int range = blockIdx.x; range < count; range += gridDim.x) {
+    for (std::int64_t at = ranges[2 * range] + threadIdx.x; at < ranges[2 * range + 1]; at += blockDim.x) to[at] = from[at];
+  }
+}
+
+// The test's copy of one array: what is being written is poisoned before each launch.
+struct LateWrites {
+  DeviceBuffer<std::uint8_t> fresh, poison;
+  DeviceBuffer<std::int64_t> ranges;
+  std::uint8_t* to;
+
+  LateWrites(cudaStream_t stream, std::uint8_t* live, std::int64_t bytes, const std::vector<std::int64_t>& of)
+      : fresh(bytes, "fresh"), poison(bytes, "poison"), ranges(of.size(), "ranges"), to(live) {
+    check(cudaMemcpyAsync(fresh.data(), live, bytes, cudaMemcpyDeviceToDevice, stream), "fresh");
+    check(cudaMemsetAsync(poison.data(), 0xff, bytes, stream), "poison");
+    copy_to_device(stream, ranges.data(), of.data(), of.size());
+    check(cudaStreamSynchronize(stream), "late writes");
+  }
+  void launch(cudaStream_t stream, bool poisoned) {
+    const int count = static_cast<int>(ranges.size() / 2);
+    cuda::launch("late writes", write_late, stream, 4, 256, 0, Start::after_previous, poisoned ? poison.data() : fresh.data(), to,
+                 ranges.data(), count, !poisoned);
+  }
+};
+
+TEST_F(DecodeAttentionCuda, StartsEarlyWithoutReadingWhatIsStillBeingWritten) {
+  for (const int rows : {1, 8}) {
+    for (const KvFormat& format : {KvFormat{DType::f16, DType::f16}, KvFormat{DType::f16, DType::e4m3}, KvFormat{DType::e4m3, DType::u4}}) {
+      DecodeScene scene({.format = format, .rows = rows, .contexts = {3000, 40, 17, 513, 16, 20000, 4096}, .seed = 950});
+      DeviceScene device(scene);
+      std::vector<std::int64_t> keys, values;
+      for (std::size_t sequence = 0; sequence < scene.contexts_.size(); ++sequence) {
+        const int context = scene.contexts_[sequence];
+        for (int page = (context - rows) / 16; page <= (context - 1) / 16; ++page) {
+          const std::int64_t id = scene.page_of(sequence, page);
+          for (int end = 0; end < 2; ++end) {
+            keys.push_back((id + end) * scene.layout_.key_page_bytes());
+            values.push_back((id + end) * scene.layout_.value_page_bytes());
+          }
+        }
+      }
+      LateWrites q(device.stream_, reinterpret_cast<std::uint8_t*>(device.q_.data()), device.q_.bytes(), {0, device.q_.bytes()});
+      LateWrites k(device.stream_, device.keys_.data(), device.keys_.bytes(), keys);
+      LateWrites v(device.stream_, device.values_.data(), device.values_.bytes(), values);
+      for (LateWrites* last : {&q, &k, &v}) {
+        const StepGraph graph(device.stream_, [&] {
+          decode_attention_plan(device.stream_, device.args());
+          last->launch(device.stream_, true);
+          last->launch(device.stream_, false);
+          decode_attention(device.stream_, device.args(true));
+        });
+        device.poison();
+        graph.launch(device.stream_);
+        const auto out = device.read();
+        EXPECT_EQ(scene.compare(out, scene.exact()), "");
+        for (int replay = 0; replay < 30; ++replay) {
+          graph.launch(device.stream_);
+          ASSERT_EQ(device.read(), out) << "replay " << replay;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(DecodeAttentionCuda, EarlyLaunchesInSequenceGiveTheSameBytes) {
+  const DecodeScene scene({.contexts = {8192, 40, 17, 0, 513, 16, 3000}, .seed = 960});
+  DeviceScene device(scene);
+  const auto out = device.run();
+  const StepGraph graph(device.stream_, [&] {
+    for (int launch = 0; launch < 50; ++launch) decode_attention(device.stream_, device.args(true));
+  });
+  for (int replay = 0; replay < 20; ++replay) {
+    graph.launch(device.stream_);
+    ASSERT_EQ(device.read(), out) << "replay " << replay;
   }
 }
 
