@@ -1,8 +1,6 @@
 // keel fit FILE: the saturation law fitted to measured decode throughput.
 #include <fmt/format.h>
 
-#include <fstream>
-
 #include "base/option_error.h"
 #include "lab/hill_fit_report.h"
 #include "options.h"
@@ -11,7 +9,7 @@ namespace keel {
 namespace {
 
 struct FitFlags {
-  std::string file, svg;
+  std::string file, svg, html;
   FitQuestions questions;
   bool json = false;
 };
@@ -24,11 +22,9 @@ void fit(const FitFlags& flags) {
   } catch (const Error& error) {  // the file is all that this command reads
     throw OptionError(error.what());
   }
-  if (!flags.svg.empty()) {
-    std::ofstream out(flags.svg, std::ios::binary);
-    out << to_svg(fits, "Decode throughput over the batch: " + flags.file) << std::flush;
-    if (!out) fail("--svg {}: cannot be written", flags.svg);
-  }
+  const std::string title = "Decode throughput over the batch: " + flags.file;
+  if (!flags.svg.empty()) write_text_file(flags.svg, to_svg(fits, title));
+  if (!flags.html.empty()) write_text_file(flags.html, to_html(fits, flags.questions, title));
   if (flags.json) {
     fmt::print("{}\n", as_json(fits, flags.questions).dump(2));
   } else {
@@ -43,6 +39,7 @@ void add_fit(CLI::App& app) {
   CLI::App* command = app.add_subcommand("fit", "Fit the saturation law to measured (context, batch, tokens/s)");
   command->add_option("file", flags->file, "CSV with a header, or .jsonl: context, batch, tokens_per_s")->required();
   command->add_option("--svg", flags->svg, "File for a plot of points, curves and residuals");
+  command->add_option("--html", flags->html, "File for a page of charts and numbers");
   command->add_option("--shares", flags->questions.shares, "Shares of the ceiling to name batches for")->delimiter(',')->check(CLI::Range(0.001, 0.999))->capture_default_str();
   command->add_option("--capacity", flags->questions.capacity, "What so many times the largest batch buys")->check(CLI::Range(1e-3, 1e3))->capture_default_str();
   command->add_flag("--json", flags->json, "As JSON");

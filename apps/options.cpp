@@ -99,6 +99,12 @@ std::string read_text_file(const std::string& path) {
   return std::string(std::istreambuf_iterator<char>(in), {});
 }
 
+void write_text_file(const std::string& path, const std::string& text) {
+  std::ofstream out(path, std::ios::binary);
+  out << text << std::flush;
+  if (!out) fail("{}: cannot be written", path);
+}
+
 std::unique_ptr<ChatTemplate> open_chat_template(const Tokenizer& tokenizer, const std::string& file) {
   const std::string source = file.empty() ? tokenizer.chat_template() : read_text_file(file);
   if (!file.empty() && source.empty()) fail("{}: wanted a chat template, found an empty file", file);

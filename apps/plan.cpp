@@ -11,7 +11,7 @@ namespace keel {
 namespace {
 
 struct PlanFlags {
-  std::string model, pool, gpu_memory, reserved, transfer, curve, dtype = "auto";
+  std::string model, pool, gpu_memory, reserved, transfer, curve, html, dtype = "auto";
   std::vector<std::string> formats;
   PlanOptions options;
   std::vector<LinkWorkload> workloads = default_workloads();
@@ -55,6 +55,7 @@ void plan(PlanFlags flags) {
   } catch (const Error& error) {
     throw OptionError(error.what());
   }
+  if (!flags.html.empty()) write_text_file(flags.html, to_html(result));
   if (flags.json) {
     fmt::print("{}\n", as_json(result).dump(2));
   } else {
@@ -96,6 +97,7 @@ void add_plan(CLI::App& app) {
   command->add_option("--handover-deadline", handover.deadline_s, "Hand-over: seconds it may take")->check(seconds)->capture_default_str();
   command->add_option("--handovers-per-second", handover.events_per_second, "Hand-over: how many; 0 = one alone")->check(rate)->capture_default_str();
   command->add_option("--fit", flags->curve, "What `keel fit --json` printed: the throughput that resident requests buy, at --context");
+  command->add_option("--html", flags->html, "File for a page of charts and numbers");
   command->add_flag("--json", flags->json, "As JSON");
   command->callback([flags] { plan(*flags); });
 }

@@ -1,4 +1,4 @@
-// A byte plan as a table for people and as JSON.
+// A byte plan as a table for people, as JSON and as a page of charts.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,5 +10,6 @@ namespace keel {
 
 std::string to_table(const BytePlan& plan);
 nlohmann::ordered_json as_json(const BytePlan& plan);
+std::string to_html(const BytePlan& plan);
 
 }  // namespace keel

@@ -10,6 +10,7 @@
 #include "base/option_error.h"
 #include "kv/pool.h"
 #include "lab/byte_plan_report.h"
+#include "lab/xml_problem.h"
 
 namespace keel {
 namespace {
@@ -210,6 +211,22 @@ TEST(BytePlan, TheTableAndTheJsonSayThatFiguresAreCalculated) {
   EXPECT_NE(to_table(plan).find("388,352"), std::string::npos);
   EXPECT_EQ(as_json(plan)["basis"], "calculated");
   EXPECT_EQ(as_json(plan)["formats"].size(), 6u);
+}
+
+TEST(BytePlan, ThePageDrawsEveryFormatWithWhatWasAsked) {
+  const std::string bare = to_html(plan_of(qwen3_8b(), {}));
+  EXPECT_EQ(xml_problem(bare), std::nullopt) << *xml_problem(bare);
+  EXPECT_EQ(occurrences(bare, "aria-label=\"Resident requests"), 0);  // no pool was given
+  const MeasuredCurve curve{.hill = {2000, 35, 1}, .context = 8192, .largest_batch = 40, .flags = {"noted <here>"}};
+  const std::string whole = to_html(plan_of(qwen3_8b(), {.pool_bytes = std::int64_t{40} << 30, .batch = 32, .curve = curve}));
+  EXPECT_EQ(xml_problem(whole), std::nullopt) << *xml_problem(whole);
+  EXPECT_EQ(occurrences(whole, "aria-label=\"Resident requests"), 2);
+  EXPECT_EQ(occurrences(whole, "noted &lt;here&gt;"), 3);  // aloud, and in the table and JSON
+  EXPECT_EQ(occurrences(whole, ">110,592<"), 2);  // k16v8, k8v16
+  EXPECT_EQ(occurrences(whole, "<title>k16v8: 46 residents"), 2);  // throughput, time per token
+  const std::string none = to_html(plan_of(qwen3_8b(), {.gpu_memory_bytes = std::int64_t{8} << 30}));
+  EXPECT_EQ(xml_problem(none), std::nullopt);
+  EXPECT_GE(occurrences(none, "leave no page beside weights"), 2);
 }
 
 }  // namespace

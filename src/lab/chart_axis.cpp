@@ -65,7 +65,11 @@ double AxisRange::place(double value) const { return (along(value) - along(low_)
 bool AxisRange::holds(double value) const { return drawable(value) && place(value) > -1e-9 && place(value) < 1 + 1e-9; }
 
 void AxisRange::choose_linear_ticks(int wanted) {
-  const double step = tick_step(high_ - low_, std::max(wanted, 1));
+  for (int parts = std::max(wanted, 2); ticks_.size() < 3; ++parts) place_linear_ticks(tick_step(high_ - low_, parts));
+}
+
+void AxisRange::place_linear_ticks(double step) {
+  ticks_.clear();
   for (double i = std::ceil(low_ / step - 1e-9); i * step <= high_ + 1e-9 * step; ++i) ticks_.push_back(i * step);
 }
 

@@ -30,7 +30,8 @@ class AxisRange {
  private:
   bool drawable(double value) const;
   double along(double value) const;
-  void choose_linear_ticks(int wanted);
+  void choose_linear_ticks(int wanted);  // at least three
+  void place_linear_ticks(double step);
   void choose_logarithmic_ticks(int wanted);
 
   Scale scale_;

@@ -12,12 +12,6 @@
 namespace keel {
 namespace {
 
-int count(const std::string& text, std::string_view what) {
-  int found = 0;
-  for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++found;
-  return found;
-}
-
 std::vector<double> ticks_of(const Axis& axis, std::vector<double> values, int wanted = 6) { return AxisRange(axis, values, wanted).ticks(); }
 
 Chart sample_chart() {
@@ -84,12 +78,12 @@ TEST(XmlProblem, FindsWhatIsBroken) {
 TEST(Chart, IsWellFormedAndHoldsEveryPoint) {
   const std::string file = svg_file(draw(sample_chart()));
   EXPECT_EQ(xml_problem(file), std::nullopt) << file;
-  EXPECT_EQ(count(file, "<title>a &lt; b</title>"), 4);
-  EXPECT_EQ(count(file, "class=\"band"), 1);
+  EXPECT_EQ(occurrences(file, "<title>a &lt; b</title>"), 4);
+  EXPECT_EQ(occurrences(file, "class=\"band"), 1);
   EXPECT_NE(file.find("aria-label=\"speed &amp; &quot;size&quot;\""), std::string::npos);
-  for (const char* text : {">batch<", ">tokens/s<", ">measured<", ">fitted<", ">limit<", ">here<"}) EXPECT_EQ(count(file, text), 1) << text;
-  EXPECT_EQ(count(file, "nan"), 0);
-  EXPECT_EQ(count(file, "inf"), 0);
+  for (const char* text : {">batch<", ">tokens/s<", ">measured<", ">fitted<", ">limit<", ">here<"}) EXPECT_EQ(occurrences(file, text), 1) << text;
+  EXPECT_EQ(occurrences(file, "nan"), 0);
+  EXPECT_EQ(occurrences(file, "inf"), 0);
 }
 
 TEST(Chart, CountsWhatItCannotDrawAndBreaksTheLineThere) {
@@ -98,8 +92,8 @@ TEST(Chart, CountsWhatItCannotDrawAndBreaksTheLineThere) {
   const std::string file = svg_file(draw(chart));
   EXPECT_EQ(xml_problem(file), std::nullopt);
   EXPECT_NE(file.find("2 of 6 points cannot be drawn"), std::string::npos);
-  EXPECT_EQ(count(file, "class=\"line c0\""), 2);
-  EXPECT_EQ(count(file, "nan"), 0);
+  EXPECT_EQ(occurrences(file, "class=\"line c0\""), 2);
+  EXPECT_EQ(occurrences(file, "nan"), 0);
   EXPECT_NE(svg_file(draw(Chart{.title = "t", .series = {{.name = "s"}}})).find("no data"), std::string::npos);
   chart.y = {.label = "y", .low = 0, .high = 3};
   EXPECT_NE(draw(chart).content.find("2 of 6 points cannot be drawn"), std::string::npos);  // NaN, and 4 beyond the end
@@ -115,9 +109,9 @@ TEST(Chart, SmallMultiplesShareColoursAndOneLegend) {
   const Svg svg = draw(charts, 2, "both");
   EXPECT_EQ(svg.width, 600);
   EXPECT_EQ(xml_problem(svg_file(svg)), std::nullopt);
-  EXPECT_EQ(count(svg.content, ">b</text>"), 1);
-  EXPECT_EQ(count(svg.content, "class=\"line c1\""), 2);  // b in both panels
-  EXPECT_EQ(count(svg.content, "class=\"line c0\""), 1);
+  EXPECT_EQ(occurrences(svg.content, ">b</text>"), 1);
+  EXPECT_EQ(occurrences(svg.content, "class=\"line c1\""), 2);  // b in both panels
+  EXPECT_EQ(occurrences(svg.content, "class=\"line c0\""), 1);
 }
 
 TEST(RowChart, DrawsBarsOfPartsAndDotsWithIntervals) {
@@ -126,15 +120,15 @@ TEST(RowChart, DrawsBarsOfPartsAndDotsWithIntervals) {
   bytes.rows = {{"k16v16", {4, 4}}, {"k16v8", {4, 2}}};
   const std::string bars = svg_file(draw(bytes));
   EXPECT_EQ(xml_problem(bars), std::nullopt);
-  EXPECT_EQ(count(bars, "height=\"14\""), 4);
-  EXPECT_EQ(count(bars, ">keys<"), 1);
+  EXPECT_EQ(occurrences(bars, "height=\"14\""), 4);
+  EXPECT_EQ(occurrences(bars, ">keys<"), 1);
   RowChart ratios;
   ratios.title = "ratios", ratios.bars = false, ratios.lines = {{1, "equal"}};
   ratios.rows = {{"x", {1.02}, Interval{1.01, 1.03}, "1.02"}, {"missing", {}}};
   const std::string dots = svg_file(draw(ratios));
   EXPECT_EQ(xml_problem(dots), std::nullopt);
-  EXPECT_EQ(count(dots, "class=\"dot c0\""), 1);
-  EXPECT_EQ(count(dots, ">none<"), 1);
+  EXPECT_EQ(occurrences(dots, "class=\"dot c0\""), 1);
+  EXPECT_EQ(occurrences(dots, ">none<"), 1);
   EXPECT_EQ(xml_problem(svg_file(draw(RowChart{.title = "empty"}))), std::nullopt);
 }
 
@@ -146,9 +140,9 @@ TEST(HtmlPage, IsOneWellFormedFileWithoutScriptOrOtherFiles) {
   page.list(std::vector<std::string>{"one", "two"}).preformatted("a\n  b").details("more", "{\"k\": 1}");
   const std::string text = page.text();
   EXPECT_EQ(xml_problem(text), std::nullopt) << *xml_problem(text);
-  EXPECT_EQ(count(text, "<script"), 0);
-  EXPECT_EQ(count(text, "http"), 2);  // the names of the XHTML and SVG languages
-  EXPECT_EQ(count(text, "<td class=\"n\">"), 2);
+  EXPECT_EQ(occurrences(text, "<script"), 0);
+  EXPECT_EQ(occurrences(text, "http"), 2);  // the names of the XHTML and SVG languages
+  EXPECT_EQ(occurrences(text, "<td class=\"n\">"), 2);
   EXPECT_NE(text.find("&lt;tiny&gt;"), std::string::npos);
 }
 

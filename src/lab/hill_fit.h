@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "lab/stats.h"
+
 namespace keel {
 
 struct Hill {
@@ -37,7 +39,6 @@ struct HillInterval {
   double low, high;
   bool low_open, high_open;
 };
-inline constexpr double kConfidence = 0.95;
 
 // The box of the search: the ceiling and B½ as multiples of the largest throughput and batch measured.
 inline constexpr double kLeastCeiling = 0.5, kMostCeiling = 100, kLeastHalf = 1e-3, kMostHalf = 1000, kLeastGamma = 0.1, kMostGamma = 5;
@@ -56,6 +57,11 @@ struct HillFit {
 
 // Least squares in tokens/s, from several starts. Throws OptionError for fewer than three distinct batches.
 HillFit fit_hill(std::span<const SweepPoint> points);
+
+// Pointwise interval of the fitted curve at `batch`, from the curve's slopes at the optimum (Wald, Student's t with points - 3
+// degrees): where the mean throughput lies, not where a new measurement would. None with no more points than parameters, and
+// where the points do not tell the parameters apart.
+std::optional<Interval> curve_interval(const HillFit& fit, double batch);
 
 // A fit a context, ascending.
 std::vector<HillFit> fit_contexts(std::vector<SweepPoint> points);

@@ -11,6 +11,7 @@
 #include "base/option_error.h"
 #include "base/random.h"
 #include "lab/hill_fit_report.h"
+#include "lab/xml_problem.h"
 
 namespace keel {
 namespace {
@@ -237,12 +238,34 @@ TEST(HillFit, TableJsonAndPlotShowEveryPointAndFlag) {
   EXPECT_NE(to_table(fits, {}).find("! the ceiling is not reached"), std::string::npos);
   EXPECT_EQ(as_json(fits, {})["fits"][0]["points"].size(), 6u);
   EXPECT_EQ(as_json(fits, {})["fits"][0]["flags"].size(), fits[0].flags.size());
-  const std::string svg = to_svg(fits, "a < b & c");
-  std::size_t circles = 0;
-  for (std::size_t at = svg.find("<circle"); at != std::string::npos; at = svg.find("<circle", at + 1)) ++circles;
-  EXPECT_EQ(circles, 12u);
-  EXPECT_NE(svg.find("a &lt; b &amp; c"), std::string::npos);
-  EXPECT_EQ(svg.find("nan"), std::string::npos);
+  const std::string svg = to_svg(fits, "a < b & c"), html = to_html(fits, {}, "a < b & c");
+  for (const std::string* text : {&svg, &html}) {
+    EXPECT_EQ(xml_problem(*text), std::nullopt) << *xml_problem(*text);
+    EXPECT_EQ(occurrences(*text, "<title>context 8192, batch"), 6);
+    EXPECT_EQ(occurrences(*text, " %</title>"), 6);  // residuals
+    EXPECT_GE(occurrences(*text, "a &lt; b &amp; c"), 1);
+    EXPECT_EQ(occurrences(*text, "nan"), 0);
+  }
+  EXPECT_EQ(occurrences(html, "context 8192: the ceiling is not reached"), 1);
+}
+
+TEST(HillFit, BandHoldsTheTrueCurveInNinetyFiveOfAHundredDraws) {
+  constexpr double kBatches[] = {1, 2, 4, 8, 16, 32, 64, 96};
+  const Hill truth{4000, 12, 1.2};
+  int held = 0;
+  for (std::uint64_t seed = 0; seed < 400; ++seed) {
+    const HillFit fit = fit_hill(drawn(truth, kBatches, 0.02, seed));
+    const std::optional<Interval> band = curve_interval(fit, 24);
+    ASSERT_TRUE(band);
+    held += band->lower <= truth.at(24) && truth.at(24) <= band->upper;
+  }
+  EXPECT_GE(held, 364);  // 380 within 3.6 standard deviations
+  EXPECT_LE(held, 396);
+}
+
+TEST(HillFit, BandIsAbsentWithoutPointsToSpare) {
+  constexpr double kThree[] = {1, 4, 16};
+  EXPECT_FALSE(curve_interval(fit_hill(drawn({4000, 12, 1.2}, kThree, 0.01, 1)), 4));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// For tests: why a document is not well-formed XML, as far as our reports use it (no CDATA, no processing instructions).
+// For tests of reports: why a document is not well-formed XML, as far as ours use it (no CDATA, no processing instructions).
 #pragma once
 
 #include <optional>
@@ -82,5 +82,11 @@ class XmlReader {
 };
 
 inline std::optional<std::string> xml_problem(std::string_view text) { return XmlReader(text).problem(); }
+
+inline int occurrences(std::string_view text, std::string_view what) {
+  int found = 0;
+  for (std::size_t at = text.find(what); at != std::string_view::npos; at = text.find(what, at + 1)) ++found;
+  return found;
+}
 
 }  // namespace keel
