@@ -136,11 +136,13 @@ bool report_failures(std::span<const RequestTimes> requests) {
 }
 
 void add_bench(CLI::App& app) {
-  CLI::App* bench = app.add_subcommand("bench", "Measure latency, throughput, or a server under load");
+  CLI::App* bench = app.add_subcommand("bench", "Measure latency, throughput, a server under load; compare in paired blocks; sweep for `keel fit`");
   bench->require_subcommand(1);
   add_bench_latency(*bench);
   add_bench_throughput(*bench);
   add_bench_serve(*bench);
+  add_bench_compare(*bench);
+  add_bench_sweep(*bench);
 }
 
 }  // namespace keel

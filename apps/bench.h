@@ -62,5 +62,7 @@ bool report_failures(std::span<const RequestTimes> requests);
 void add_bench_latency(CLI::App& bench);
 void add_bench_throughput(CLI::App& bench);
 void add_bench_serve(CLI::App& bench);
+void add_bench_compare(CLI::App& bench);
+void add_bench_sweep(CLI::App& bench);
 
 }  // namespace keel

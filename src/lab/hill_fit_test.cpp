@@ -253,14 +253,14 @@ TEST(HillFit, BandHoldsTheTrueCurveInNinetyFiveOfAHundredDraws) {
   constexpr double kBatches[] = {1, 2, 4, 8, 16, 32, 64, 96};
   const Hill truth{4000, 12, 1.2};
   int held = 0;
-  for (std::uint64_t seed = 0; seed < 400; ++seed) {
+  for (std::uint64_t seed = 0; seed < 150; ++seed) {
     const HillFit fit = fit_hill(drawn(truth, kBatches, 0.02, seed));
     const std::optional<Interval> band = curve_interval(fit, 24);
     ASSERT_TRUE(band);
     held += band->lower <= truth.at(24) && truth.at(24) <= band->upper;
   }
-  EXPECT_GE(held, 364);  // 380 within 3.6 standard deviations
-  EXPECT_LE(held, 396);
+  EXPECT_GE(held, 133);  // 142.5 within 3.6 standard deviations
+  EXPECT_LT(held, 150);
 }
 
 TEST(HillFit, BandIsAbsentWithoutPointsToSpare) {

@@ -212,6 +212,33 @@ class Load {
   Clock::time_point start_;
 };
 
+HttpReply ask(http::verb verb, const ServerAddress& address, std::string_view path, std::chrono::seconds timeout) {
+  asio::io_context io;
+  HttpReply reply{};
+  const auto exchange = [&]() -> asio::awaitable<void> {
+    beast::tcp_stream connection(io);
+    connection.expires_after(timeout);
+    const auto addresses =
+        co_await tcp::resolver(io).async_resolve(address.host, address.port, asio::use_awaitable);
+    co_await connection.async_connect(addresses, asio::use_awaitable);
+    const auto request = request_of(address, verb, path, "");
+    co_await http::async_write(connection, request, asio::use_awaitable);
+    beast::flat_buffer buffer;
+    http::response<http::string_body> response;
+    co_await http::async_read(connection, buffer, response, asio::use_awaitable);
+    reply = {static_cast<int>(response.result_int()), response.body()};
+  };
+  std::exception_ptr failure;
+  asio::co_spawn(io, exchange(), [&](std::exception_ptr error) { failure = error; });
+  io.run();
+  try {
+    if (failure) std::rethrow_exception(failure);
+  } catch (const boost::system::system_error& error) {
+    fail("{}{}: {}", address.url(), path, reason(error.code(), timeout));
+  }
+  return reply;
+}
+
 }  // namespace
 
 std::string ServerAddress::authority() const {
@@ -248,32 +275,9 @@ Result<ServerAddress> parse_base_url(std::string_view url) {
   return address;
 }
 
-HttpReply http_get(const ServerAddress& address, std::string_view path, std::chrono::seconds timeout) {
-  asio::io_context io;
-  HttpReply reply{};
-  const auto get = [&]() -> asio::awaitable<void> {
-    beast::tcp_stream connection(io);
-    connection.expires_after(timeout);
-    const auto addresses =
-        co_await tcp::resolver(io).async_resolve(address.host, address.port, asio::use_awaitable);
-    co_await connection.async_connect(addresses, asio::use_awaitable);
-    const auto request = request_of(address, http::verb::get, path, "");
-    co_await http::async_write(connection, request, asio::use_awaitable);
-    beast::flat_buffer buffer;
-    http::response<http::string_body> response;
-    co_await http::async_read(connection, buffer, response, asio::use_awaitable);
-    reply = {static_cast<int>(response.result_int()), response.body()};
-  };
-  std::exception_ptr failure;
-  asio::co_spawn(io, get(), [&](std::exception_ptr error) { failure = error; });
-  io.run();
-  try {
-    if (failure) std::rethrow_exception(failure);
-  } catch (const boost::system::system_error& error) {
-    fail("{}{}: {}", address.url(), path, reason(error.code(), timeout));
-  }
-  return reply;
-}
+HttpReply http_get(const ServerAddress& address, std::string_view path, std::chrono::seconds timeout) { return ask(http::verb::get, address, path, timeout); }
+
+HttpReply http_post(const ServerAddress& address, std::string_view path, std::chrono::seconds timeout) { return ask(http::verb::post, address, path, timeout); }
 
 Json completion_body(const WorkItem& item, const CompletionSettings& settings) {
   Json body = {{"prompt", item.prompt},

@@ -34,6 +34,7 @@ struct HttpReply {
 };
 // Throws Error, naming the endpoint, when there is no answer.
 HttpReply http_get(const ServerAddress& address, std::string_view path, std::chrono::seconds timeout);
+HttpReply http_post(const ServerAddress& address, std::string_view path, std::chrono::seconds timeout);  // without a body
 
 struct CompletionSettings {
   std::string model;

@@ -3,66 +3,13 @@
 
 #include <gtest/gtest.h>
 
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/read.hpp>
-#include <boost/asio/read_until.hpp>
-#include <boost/asio/write.hpp>
 #include <cmath>
-#include <thread>
 
+#include "lab/scripted_server.h"
 #include "lab/sse_reader.h"
 
 namespace keel {
 namespace {
-
-namespace asio = boost::asio;
-using tcp = asio::ip::tcp;
-
-// Answers each connection with the next script, piece by piece, and closes.
-class ScriptedServer {
- public:
-  explicit ScriptedServer(std::vector<std::vector<std::string>> scripts)
-      : acceptor_(io_, {asio::ip::make_address("127.0.0.1"), 0}), thread_([this, scripts = std::move(scripts)] {
-          for (const auto& script : scripts) answer(script);
-        }) {}
-  ~ScriptedServer() { thread_.join(); }
-
-  ServerAddress address() const { return {.host = "127.0.0.1", .port = std::to_string(acceptor_.local_endpoint().port())}; }
-  std::string request;  // the last, once it was answered
-
- private:
-  void answer(const std::vector<std::string>& script) {
-    tcp::socket socket(io_);
-    acceptor_.accept(socket);
-    boost::system::error_code ignored;
-    std::string head;
-    const std::size_t head_bytes = asio::read_until(socket, asio::dynamic_buffer(head), "\r\n\r\n");
-    if (const auto at = head.find("Content-Length: "); at != std::string::npos) {
-      const std::size_t whole = head_bytes + std::stoul(head.substr(at + 16));
-      asio::read(socket, asio::dynamic_buffer(head), asio::transfer_exactly(whole - std::min(whole, head.size())), ignored);
-    }
-    request = head;
-    for (const std::string& piece : script) {
-      if (piece == "wait") {  // until the client gives up
-        char byte;
-        socket.read_some(asio::buffer(&byte, 1), ignored);
-        return;
-      }
-      asio::write(socket, asio::buffer(piece), ignored);
-    }
-  }
-
-  asio::io_context io_;
-  tcp::acceptor acceptor_;
-  std::thread thread_;
-};
-
-const std::string kStreamHead = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nConnection: close\r\n\r\n";
-const std::string kToken = "data: {\"choices\":[{\"text\":\"a\",\"finish_reason\":null}]}\n\n";
-const std::string kLast = "data: {\"choices\":[{\"text\":\"\",\"finish_reason\":\"length\"}]}\n\n";
-const std::string kUsage = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":4,\"completion_tokens\":3}}\n\n";
-const std::string kDone = "data: [DONE]\n\n";
 
 RequestTimes exchange(std::vector<std::string> script, std::chrono::seconds timeout = std::chrono::seconds(20)) {
   ScriptedServer server({std::move(script)});

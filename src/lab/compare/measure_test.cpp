@@ -1,0 +1,155 @@
+// Arms that run as scripts and servers that answer by script, well and badly.
+#include "lab/compare/measure.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "lab/compare/child_process.h"
+#include "lab/compare/test_plans.h"
+#include "lab/scripted_server.h"
+
+namespace keel {
+namespace {
+
+namespace fs = std::filesystem;
+
+class MeasureArm : public testing::Test {
+ protected:
+  void SetUp() override { fs::remove_all(folder_), fs::create_directories(folder_); }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  // A program that ends its words with --output-json FILE, as keel's does, and writes `record` there.
+  ArmRun run_script(const std::string& before, const PlanJson& record, std::int64_t timeout_s = 20) {
+    const fs::path script = folder_ / "fake.sh";
+    std::ofstream(folder_ / "record.json") << record.dump();
+    std::ofstream(script) << "#!/bin/sh\n" << before << "\nfor last; do :; done\ncp " << (folder_ / "record.json").string() << " \"$last\"\n";
+    fs::permissions(script, fs::perms::owner_all);
+    PlanJson json = sample_plan();
+    json["timeout_s"] = timeout_s;
+    json["arms"][0]["keel"]["program"] = script.string();
+    const ComparePlan plan = read_compare_plan(json.dump(), "plan");
+    return measure_arm(plan, plan.arms[0], 1, {.program = "", .log_folder = folder_.string(), .api_key = ""});
+  }
+
+  static PlanJson good_record() {
+    const PlanJson times{{"median_ms", 5.0}, {"p95_ms", 6.0}};
+    return {{"keel_version", "1"}, {"keel_commit", "c"}, {"engine", {{"kv_cache", "k16v8"}}}, {"limits", nullptr}, {"time", "t"}, {"preemptions", 0}, {"attention_rows", nullptr}, {"prefix_hit_tokens", 0},
+            {"prefill_steps", {{"rows_per_s", 900.0}}}, {"decode_steps", {{"steps", 2}, {"rows_per_s", 300.0}}},
+            {"figures", {{"completed", 2}, {"failed", 0}, {"duration_s", 0.1}, {"input_tokens", 8}, {"output_tokens", 6}, {"peak_concurrent", 2}, {"output_tokens_per_s", 60.0}, {"ttft", times}, {"tpot", times}, {"e2el", times}}}};
+  }
+
+  ArmRun run_endpoint(ScriptedServer& server, bool reset = false) {
+    PlanJson json = sample_plan();
+    json["timeout_s"] = 5;
+    json["arms"][0].erase("keel");
+    json["arms"][0]["endpoint"] = {{"url", server.address().url()}, {"model", "m"}};
+    if (reset) json["arms"][0]["endpoint"]["reset"] = "/reset_prefix_cache";
+    const ComparePlan plan = read_compare_plan(json.dump(), "plan");
+    return measure_arm(plan, plan.arms[0], 1, {.program = "", .log_folder = folder_.string(), .api_key = ""});
+  }
+
+  fs::path folder_ = fs::temp_directory_path() / ("keel_measure_" + std::to_string(getpid()));
+};
+
+const std::vector<std::string> kCards = {"HTTP/1.1 200 OK\r\nContent-Length: 72\r\nConnection: close\r\n\r\n" R"({"data": [{"id": "m", "created": 17, "vocab_size": 9, "kv_cache": "x"}]})"};
+const std::vector<std::string> kAnswer = {kStreamHead, kToken + kToken + kToken + kLast + kUsage + kDone};
+
+TEST_F(MeasureArm, TakesFiguresAndWhatRanFromTheRecord) {
+  const ArmRun run = run_script("echo hello", good_record());
+  EXPECT_EQ(run.error, "");
+  EXPECT_EQ(run.figures.at(ArmMetric::output_rate), 60);
+  EXPECT_EQ(run.figures.at(ArmMetric::decode_rate), 300);
+  EXPECT_EQ(run.figures.at(ArmMetric::e2el_p95), 6);
+  EXPECT_EQ(run.ran["engine"]["kv_cache"], "k16v8");
+  const std::string words = run.details["command"].dump();
+  for (const char* word : {"\"bench\",\"throughput\",\"m\"", "\"--num-prompts\",\"2\"", "\"--output-len\",\"3\"", "\"--num-warmups\",\"1\""}) EXPECT_NE(words.find(word), std::string::npos) << word;
+}
+
+TEST_F(MeasureArm, AProgramThatFailsOrLeavesNothingIsAFailedRun) {
+  EXPECT_EQ(run_script("echo starting; echo out of memory >&2; exit 3", good_record()).error, "exit code 3: out of memory");
+  EXPECT_EQ(run_script("kill -9 $$", good_record()).error, "signal 9: ");
+  EXPECT_EQ(run_script("exit 0", good_record()).error, "it left no record of its run");
+  EXPECT_EQ(run_script("sleep 60", good_record(), 1).error, "no end within 1 s");
+  PlanJson record = good_record();
+  record["figures"]["completed"] = 1, record["figures"]["failed"] = 1;
+  EXPECT_EQ(run_script("", record).error, "1 of 2 requests completed");
+  record = good_record(), record["figures"]["output_tokens"] = 5;
+  EXPECT_EQ(run_script("", record).error, "5 output tokens instead of 6");
+  record = good_record(), record["prefix_hit_tokens"] = 16;
+  EXPECT_EQ(run_script("", record).error, "16 prompt tokens were found cached");
+  record = good_record(), record.erase("engine");
+  EXPECT_NE(run_script("", record).error.find("its record is not one"), std::string::npos);
+  record = good_record(), record["figures"]["output_tokens_per_s"] = nullptr;  // how NaN is written
+  EXPECT_FALSE(run_script("", record).figures.contains(ArmMetric::output_rate));
+}
+
+TEST_F(MeasureArm, AProgramThatIsNotThereIsAFailedRun) {
+  PlanJson json = sample_plan();
+  json["arms"][0]["keel"]["program"] = "/nowhere/keel";
+  const ComparePlan plan = read_compare_plan(json.dump(), "plan");
+  EXPECT_EQ(measure_arm(plan, plan.arms[0], 1, {.program = "", .log_folder = folder_.string(), .api_key = ""}).error, "/nowhere/keel cannot be started: No such file or directory");
+}
+
+TEST_F(MeasureArm, MeasuresAnEndpointAfterItsWarmUpAndReset) {
+  ScriptedServer server({kCards, kAnswer, {"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"}, kAnswer, kAnswer});
+  const ArmRun run = run_endpoint(server, true);
+  EXPECT_EQ(run.error, "");
+  EXPECT_GT(run.figures.at(ArmMetric::output_rate), 0);
+  EXPECT_GT(run.figures.at(ArmMetric::ttft_p95), 0);
+  EXPECT_FALSE(run.figures.contains(ArmMetric::prefill_rate));
+  EXPECT_EQ(run.ran["model_card"], (PlanJson{{"id", "m"}, {"vocab_size", 9}, {"kv_cache", "x"}}));
+  EXPECT_EQ(run.ran["fresh_process"], false);
+}
+
+TEST_F(MeasureArm, AnEndpointThatDiesInABlockIsAFailedRun) {
+  ScriptedServer dies({kCards, kAnswer, {kStreamHead, kToken}});
+  const ArmRun run = run_endpoint(dies);
+  EXPECT_NE(run.error.find("of 2 requests failed, the first: "), std::string::npos) << run.error;
+  EXPECT_TRUE(run.figures.empty());
+  ScriptedServer cold({kCards});
+  EXPECT_NE(run_endpoint(cold).error.find("a warm-up request failed"), std::string::npos);
+  ScriptedServer kept({kCards, kAnswer, {"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"}});
+  EXPECT_NE(run_endpoint(kept, true).error.find("HTTP 404: the caches were not reset"), std::string::npos);
+  ScriptedServer gone({});
+  EXPECT_NE(run_endpoint(gone).error, "");
+}
+
+TEST_F(MeasureArm, AServerThatNeverComesUpIsAFailedRun) {
+  PlanJson json = sample_plan();
+  json["arms"][0].erase("keel");
+  json["arms"][0]["endpoint"] = {{"url", "http://127.0.0.1:9"}, {"model", "m"}, {"start", {"sh", "-c", "echo no such model; exit 1"}}};
+  const ComparePlan plan = read_compare_plan(json.dump(), "plan");
+  EXPECT_EQ(measure_arm(plan, plan.arms[0], 1, {.program = "", .log_folder = folder_.string(), .api_key = ""}).error, "the server ended before it answered: exit code 1: no such model");
+}
+
+TEST_F(MeasureArm, EndingAChildEndsWhatItStarted) {
+  const std::string log = (folder_ / "log").string();
+  pid_t grandchild = 0;
+  {
+    ChildProcess child({"sh", "-c", "sleep 600 & echo $!; wait"}, log);
+    for (int i = 0; i < 1000 && grandchild == 0; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      std::ifstream(log) >> grandchild;
+    }
+    ASSERT_GT(grandchild, 0);
+    EXPECT_EQ(kill(grandchild, 0), 0);
+    EXPECT_FALSE(child.wait(std::chrono::milliseconds(10)));
+  }
+  bool gone = false;
+  for (int i = 0; i < 1000 && !gone; ++i) {
+    std::ifstream stat("/proc/" + std::to_string(grandchild) + "/stat");
+    std::string pid, name, state;
+    gone = !(stat >> pid >> name >> state) || state == "Z";
+    if (!gone) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  EXPECT_TRUE(gone);
+}
+
+}  // namespace
+}  // namespace keel

@@ -1,0 +1,169 @@
+#include "lab/compare/verdict.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include <fmt/format.h>
+
+#include "base/json.h"
+#include "base/sha256.h"
+
+namespace keel {
+namespace {
+
+const ArmRun* run_of(const CompareBlock& block, const std::string& arm) {
+  const auto found = std::ranges::find(block.runs, arm, &ArmRun::arm);
+  return found == block.runs.end() ? nullptr : &*found;
+}
+
+std::optional<double> figure_of(const CompareBlock& block, const std::string& arm, ArmMetric metric) {
+  const ArmRun* run = run_of(block, arm);
+  if (run == nullptr || !run->error.empty()) return std::nullopt;
+  const auto found = run->figures.find(metric);
+  return found == run->figures.end() ? std::nullopt : std::optional(found->second);
+}
+
+RatioFigures figures_of(const ComparePlan& plan, const PlannedComparison& comparison, ArmMetric metric, const std::vector<CompareBlock>& blocks) {
+  RatioFigures figures;
+  std::vector<double> present, candidates, controls;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(plan.blocks); ++i) {
+    figures.ratios.emplace_back();
+    if (i >= blocks.size()) continue;
+    const auto candidate = figure_of(blocks[i], comparison.candidate, metric), control = figure_of(blocks[i], comparison.control, metric);
+    if (!candidate || !control) continue;
+    figures.ratios.back() = info(metric).rate ? *candidate / *control : *control / *candidate;
+    present.push_back(*figures.ratios.back()), candidates.push_back(*candidate), controls.push_back(*control);
+  }
+  figures.present = present.size();
+  if (present.empty()) return figures;
+  figures.median = median(present), figures.interval = bootstrap_median_interval(present);
+  figures.candidate = median(candidates), figures.control = median(controls);
+  return figures;
+}
+
+// The cache format that an arm attested, where it did.
+std::string attested_format(const std::string& arm, const std::vector<CompareBlock>& blocks) {
+  for (const CompareBlock& block : blocks) {
+    const ArmRun* run = run_of(block, arm);
+    if (run == nullptr || !run->error.empty() || !run->ran.is_object()) continue;
+    for (const char* part : {"engine", "model_card"}) {
+      const auto found = run->ran.find(part);
+      if (found != run->ran.end() && found->is_object() && found->contains("kv_cache") && (*found)["kv_cache"].is_string()) return (*found)["kv_cache"];
+    }
+  }
+  return "";
+}
+
+GateResult gate_result(const ComparePlan& plan, const PlannedComparison& comparison, const std::string& record, const std::string& folder, const std::vector<CompareBlock>& blocks) {
+  GateResult gate{.record = record, .passes = false, .words = ""};
+  std::ifstream in(std::filesystem::path(folder) / record, std::ios::binary);
+  if (!in) return gate.words = "the record cannot be read", gate;
+  const std::string text(std::istreambuf_iterator<char>(in), {});
+  const auto frozen = std::ranges::find(plan.gate_digests, record, &std::pair<std::string, std::string>::first);
+  if (frozen == plan.gate_digests.end() || frozen->second != hex(sha256(text))) return gate.words = "not the record that was there when the plan was frozen", gate;
+  const PlanJson json = json_problem(text) ? PlanJson() : PlanJson::parse(text);
+  if (!json.is_object() || !json.contains("verdict") || !json["verdict"].is_string()) return gate.words = "no qualification record: it has no verdict", gate;
+  const std::string verdict = json["verdict"], ran = attested_format(comparison.candidate, blocks);
+  std::string qualified;
+  if (const auto found = json.find("candidate"); found != json.end()) {
+    qualified = found->is_string() ? found->get<std::string>() : found->is_object() && found->contains("kv_cache") && (*found)["kv_cache"].is_string() ? (*found)["kv_cache"].get<std::string>() : "";
+  }
+  if (!qualified.empty() && !ran.empty() && qualified != ran) return gate.words = fmt::format("it qualifies {}, and the candidate ran {}", shortened(qualified, 40), shortened(ran, 40)), gate;
+  gate.passes = verdict == "pass";
+  gate.words = "its verdict: " + shortened(verdict, 60);
+  return gate;
+}
+
+void missing_blocks(ComparisonResult& result, const std::vector<CompareBlock>& blocks) {
+  for (std::size_t i = 0; i < result.figures.ratios.size(); ++i) {
+    if (result.figures.ratios[i]) continue;
+    std::string why = i >= blocks.size() ? "not run yet" : fmt::format("{} has no {}", result.planned.candidate, info(result.planned.metric).key);
+    for (const std::string& arm : {result.planned.candidate, result.planned.control}) {
+      const ArmRun* run = i < blocks.size() ? run_of(blocks[i], arm) : nullptr;
+      if (run != nullptr && !run->error.empty()) why = arm + " failed: " + run->error;
+    }
+    if (i >= blocks.size() && i > 0 && !result.figures.ratios[i - 1] && i - 1 >= blocks.size()) continue;  // said once
+    result.reasons.push_back(i >= blocks.size() ? fmt::format("blocks {} to {} are not run yet", i + 1, result.figures.ratios.size()) : fmt::format("block {}: {}", i + 1, why));
+  }
+}
+
+void decide_gain(ComparisonResult& result) {
+  const bool gates = std::ranges::all_of(result.gates, &GateResult::passes);
+  for (const GateResult& gate : result.gates) {
+    if (!gate.passes) result.reasons.push_back(fmt::format("gate {}: {}", gate.record, gate.words));
+  }
+  if (!result.sign) return;
+  const double ratio = *result.figures.median;
+  if (ratio < kLeastGain) result.reasons.push_back(fmt::format("the median ratio {:.6g} is below {}", ratio, kLeastGain));
+  if (result.adjusted_p > kMostGainP) result.reasons.push_back(fmt::format("the adjusted p {:.6g} is above {}", result.adjusted_p, kMostGainP));
+  result.verdict = confirmed_gain(gates, ratio, result.adjusted_p) ? ComparisonVerdict::gain : ComparisonVerdict::no_gain;
+}
+
+}  // namespace
+
+std::string_view name(ComparisonVerdict verdict) {
+  switch (verdict) {
+    case ComparisonVerdict::gain: return "gain confirmed";
+    case ComparisonVerdict::no_gain: return "no confirmed gain";
+    case ComparisonVerdict::guard_holds: return "guard holds";
+    case ComparisonVerdict::guard_fails: return "guard fails";
+    case ComparisonVerdict::not_reached: return "not reached";
+  }
+  return "";
+}
+
+CompareResult judge(const ComparePlan& plan, const std::vector<CompareBlock>& blocks, const std::string& folder) {
+  CompareResult result{.finished = static_cast<std::int64_t>(blocks.size()), .planned = plan.blocks, .failed = {}, .comparisons = {}, .headline = ""};
+  for (const CompareBlock& block : blocks) {
+    for (const ArmRun& run : block.runs) {
+      if (!run.error.empty()) result.failed.push_back({block.number, run.arm, run.error});
+    }
+  }
+  std::vector<double> family;
+  for (const PlannedComparison& planned : plan.comparisons) {
+    ComparisonResult& one = result.comparisons.emplace_back();
+    one.planned = planned;
+    for (const std::string& gate : planned.gates) one.gates.push_back(gate_result(plan, planned, gate, folder, blocks));
+    one.figures = figures_of(plan, planned, planned.metric, blocks);
+    for (const MetricInfo& metric : kArmMetrics) {
+      RatioFigures beside = figures_of(plan, planned, metric.metric, blocks);
+      if (metric.metric != planned.metric && beside.present > 0) one.beside[metric.metric] = std::move(beside);
+    }
+    missing_blocks(one, blocks);
+    if (one.figures.present == one.figures.ratios.size()) {
+      std::vector<double> ratios;
+      for (const auto& ratio : one.figures.ratios) ratios.push_back(*ratio);
+      one.sign = sign_test(ratios);
+    }
+    if (planned.kind == ComparisonKind::gain) {
+      if (one.sign) one.p = one.sign->p;
+      family.push_back(one.p);
+    } else if (one.sign) {
+      one.verdict = *one.figures.median >= kLeastGuard ? ComparisonVerdict::guard_holds : ComparisonVerdict::guard_fails;
+      if (one.verdict == ComparisonVerdict::guard_fails) one.reasons.push_back(fmt::format("the median ratio {:.6g} is below {}", *one.figures.median, kLeastGuard));
+    }
+  }
+  const std::vector<double> adjusted = family.empty() ? std::vector<double>{} : holm(family, plan.family);
+  std::size_t at = 0, primary = 0, good = 0, missing = 0;
+  for (ComparisonResult& one : result.comparisons) {
+    const bool gain = one.planned.kind == ComparisonKind::gain;
+    if (gain) one.adjusted_p = adjusted[at++], decide_gain(one);
+    if (!gain && !family.empty()) continue;  // guards stand apart
+    ++primary;
+    good += one.verdict == ComparisonVerdict::gain || one.verdict == ComparisonVerdict::guard_holds;
+    missing += one.verdict == ComparisonVerdict::not_reached;
+  }
+  const char* what = family.empty() ? "guards hold" : "planned gains are confirmed";
+  result.headline = missing > 0 ? fmt::format("Not reached: {} of {} {} no verdict", missing, primary, primary == 1 ? "comparison has" : "comparisons have")
+                    : good == 0 && !family.empty() ? "No confirmed gain"
+                                                   : fmt::format("{} of {} {}", good, primary, what);
+  if (missing == 0) result.exit_code = good == primary ? 0 : 1;
+  result.overall = missing > 0 ? ComparisonVerdict::not_reached
+                   : family.empty() ? (good == primary ? ComparisonVerdict::guard_holds : ComparisonVerdict::guard_fails)
+                                    : (good == primary ? ComparisonVerdict::gain : ComparisonVerdict::no_gain);
+  return result;
+}
+
+}  // namespace keel
