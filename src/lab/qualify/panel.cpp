@@ -76,8 +76,9 @@ struct Needle {
   std::string line, key;
 };
 
-// Three pass keys in prose, one of them asked for, which lies at `depth` of the text. The prompt has at most `length` tokens.
-PanelItem needle_case(const Tokenizer& tokenizer, const Asker& asker, const std::vector<TokenId>& text, std::int64_t length, double depth,
+// Three pass keys in prose, one of them asked for, which lies at `depth` of the text. The prompt has at most `length` tokens of a
+// context of `context`.
+PanelItem needle_case(const Tokenizer& tokenizer, const Asker& asker, const std::vector<TokenId>& text, std::int64_t context, std::int64_t length, double depth,
                       bool in_message, std::uint64_t seed) {
   Draws draws(seed);
   std::set<std::string> names;
@@ -117,7 +118,7 @@ PanelItem needle_case(const Tokenizer& tokenizer, const Asker& asker, const std:
     if (body < 1) fail("needles in {} tokens: no text fits beside the question", length);
     prompt = prompt_of(body);
   }
-  return {.label = fmt::format("{} tokens, depth {:.2f}", length, depth), .prompt = std::move(prompt), .wanted = needles[asked].key};
+  return {.label = fmt::format("{} tokens, depth {:.2f}", context, depth), .prompt = std::move(prompt), .wanted = needles[asked].key};
 }
 
 PanelItem sum_case(const Asker& asker, std::int64_t index, std::uint64_t seed) {
@@ -205,6 +206,8 @@ std::optional<std::string> plain_number(std::string_view text) {
   }
   if (!any) return std::nullopt;
   // What follows may be punctuation or words ("18.", "18 dollars"), not more of the number ("1/2", "10%", "3e5", "12:30").
+  const auto digit_at = [&](std::size_t at) { return at < text.size() && text[at] >= '0' && text[at] <= '9'; };
+  if (i < text.size() && (text[i] == '.' || text[i] == ',') && digit_at(i + 1)) return std::nullopt;
   if (i < text.size() && std::string_view("/%:").find(text[i]) != std::string_view::npos) return std::nullopt;
   if (i < text.size() && (std::isalpha(static_cast<unsigned char>(text[i])) != 0 || text[i] == '_')) return std::nullopt;
   if (point) {
@@ -339,7 +342,7 @@ Panel make_panel(const PanelOptions& options, const Tokenizer& tokenizer, const 
     if (context > longest_context) refuse_option("needles in {} tokens do not fit the model's context of {}", context, longest_context);
     const std::int64_t cases = (options.needle_cases - i % lengths + lengths - 1) / lengths;  // of this length
     const double depth = (static_cast<double>(i / lengths) + 0.5) / static_cast<double>(cases);
-    panel.needles.push_back(needle_case(tokenizer, asker, panel.text, context - options.needle_answer_tokens, depth, options.haystack_in_message,
+    panel.needles.push_back(needle_case(tokenizer, asker, panel.text, context, context - options.needle_answer_tokens, depth, options.haystack_in_message,
                                         random_u64(options.seed, static_cast<std::uint64_t>(i))));
   }
 

@@ -1,6 +1,7 @@
 // The record as one page: the verdict first, then each gate with its figures and pictures.
 #include <fmt/format.h>
 
+#include <array>
 #include <cmath>
 #include <map>
 
@@ -84,6 +85,23 @@ void add_answers(HtmlPage& page, const Figures& gate) {
                              power.at("most_losses_that_pass").is_null() ? std::string("not even no") : "at most " + std::to_string(power.at("most_losses_that_pass").get<int>()),
                              percent(power.at("control_own_loss_rate")), percent(power.at("chance_to_pass_at_that_rate"))));
   page.chart(draw(chart), "Dots are what was counted, whiskers reach to the one-sided 95 % upper limit.");
+  // Needles say their length before the comma of their label.
+  std::map<std::int64_t, std::array<int, 4>> by_length;  // cases, right of control, rerun and candidate
+  for (const Figures& item : gate.at("items")) {
+    const std::string label = text_of(item, "item");
+    const std::size_t end = label.find(" tokens,");
+    if (end == std::string::npos) continue;
+    std::array<int, 4>& counts = by_length[std::stoll(label.substr(0, end))];
+    ++counts[0];
+    for (int arm = 0; arm < 3; ++arm) counts[static_cast<std::size_t>(arm) + 1] += item.at(arm == 0 ? "control" : arm == 1 ? "rerun" : "candidate").at("right").get<bool>();
+  }
+  if (!by_length.empty()) {
+    std::vector<std::vector<std::string>> lengths;
+    for (const auto& [length, counts] : by_length) {
+      lengths.push_back({std::to_string(length), std::to_string(counts[0]), std::to_string(counts[1]), std::to_string(counts[2]), std::to_string(counts[3])});
+    }
+    page.table(std::vector<std::string>{"context (tokens)", "cases", "control right", "rerun right", "candidate right"}, lengths);
+  }
   // What changed, in the model's words.
   std::string changed;
   for (const Figures& item : gate.at("items")) {
