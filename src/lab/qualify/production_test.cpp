@@ -45,7 +45,7 @@ TEST_P(ProductionGateTest, PassesAndNoticesEveryFaultThatCanBeMade) {
     }
     if (std::getenv("KEEL_TEST_VERBOSE") != nullptr) std::printf("%s: %s %s\n", name.c_str(), item.applies ? item.passed ? "ok" : "NO" : "-", item.detail.dump().c_str());
   }
-  EXPECT_GE(faults, GetParam() == std::string("k16v16") ? kLeastFaults : 16);
+  EXPECT_GE(faults, 18);
 }
 
 TEST_P(ProductionGateTest, SeesScalesThatAreNotOne) {
@@ -61,7 +61,7 @@ TEST_P(ProductionGateTest, SeesScalesThatAreNotOne) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, ProductionGateTest, testing::Values("k16v16", "k16v8", "k8v8", "k16v4"));
+INSTANTIATE_TEST_SUITE_P(Formats, ProductionGateTest, testing::Values("k16v8"));
 
 TEST(FormulaBytes, AreThePublishedOnes) {
   const KvGeometry qwen3{36, 8, 128};
