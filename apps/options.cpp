@@ -8,6 +8,8 @@
 #include "base/option_error.h"
 #include "base/log.h"
 #include "kv/format.h"
+#include "lab/qualify/qualified_format.h"
+#include "lab/qualify/qualify.h"
 
 namespace keel {
 
@@ -48,7 +50,8 @@ void EngineFlags::add_to(CLI::App& command) {
       ->capture_default_str();
   command.add_flag("--enforce-eager", options.enforce_eager, "CUDA: launch decode steps instead of replaying graphs");
   command.add_option("--kv-cache-dtype", kv_cache_dtype,
-                     "k16v16, k16v8, k8v8, k16v4, auto (16 bits), one type for both, or k=TYPE,v=TYPE");
+                     "k16v16, k16v8, k8v8, k16v4, one type for both, k=TYPE,v=TYPE, or auto: the cheapest that `keel qualify` passed, else 16 bits");
+  command.add_option("--qualification-dir", qualification_dir, "Where auto looks for records (~/.local/share/keel/qualifications)");
   command.add_option("--cache-type-k", cache_type_k, "Type of cached keys (also -ctk)");
   command.add_option("--cache-type-v", cache_type_v, "Type of cached values (also -ctv)");
   command.add_option("--kv-cache-memory-bytes", kv_cache_memory, "Size of the KV cache, such as 2GiB; otherwise what --max-num-seqs contexts need, at most 4 GiB or half of the memory available");
@@ -111,11 +114,24 @@ std::unique_ptr<ChatTemplate> open_chat_template(const Tokenizer& tokenizer, con
   return source.empty() ? nullptr : std::make_unique<ChatTemplate>(source);
 }
 
+// What auto stands for here, with the reasons said aloud.
+static std::string qualified(const ModelPath& path, const ModelFlags& model, const EngineFlags& engine, const ModelConfig& config) {
+  const LoadOptions load = model.load_options();
+  const KvGeometry geometry{config.layers, config.kv_heads, config.head_dim, engine.options.block_size};
+  const QualifiedFormat found = qualified_format(engine.qualification_dir.empty() ? qualification_folder() : std::filesystem::path(engine.qualification_dir),
+                                                 {.model = path, .load = load, .model_dtype = config.dtype, .geometry = geometry, .kv_scales = engine.options.kv_scales,
+                                                  .device = engine.options.device, .version = KEEL_VERSION, .threads = engine.options.threads});
+  for (const std::string& reason : found.reasons) log_info("{}", reason);
+  return found.kv_cache_dtype;
+}
+
 std::unique_ptr<Engine> open_engine(const ModelFlags& model, const EngineFlags& engine) {
   const ModelPath path = find_model(model.model);
-  const EngineOptions options = engine.engine_options();
+  EngineOptions options = engine.engine_options();
   std::shared_ptr<const Tokenizer> tokenizer = open_tokenizer(path);
-  return std::make_unique<Engine>(load_model(path, model.load_options()), std::move(tokenizer), path.name, options);
+  LoadedModel loaded = load_model(path, model.load_options());
+  if (options.kv_cache_dtype == "auto") options.kv_cache_dtype = qualified(path, model, engine, loaded.config);
+  return std::make_unique<Engine>(std::move(loaded), std::move(tokenizer), path.name, options);
 }
 
 void print_attestation(const Attestation& a) {

@@ -27,6 +27,7 @@ struct EngineFlags {
   EngineOptions options;
   std::string kv_cache_dtype, cache_type_k, cache_type_v;  // -ctk and -ctv are llama.cpp's spelling of the pair
   std::string kv_cache_memory;
+  std::string qualification_dir;  // where `auto` looks for records; empty = qualification_folder()
 
   void add_to(CLI::App& command);
   EngineOptions engine_options() const;
@@ -56,5 +57,6 @@ void add_bench(CLI::App& app);
 void add_stats(CLI::App& app);
 void add_plan(CLI::App& app);
 void add_fit(CLI::App& app);
+void add_qualify(CLI::App& app);
 
 }  // namespace keel

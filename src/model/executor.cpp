@@ -60,6 +60,7 @@ PageMemory page_memory(Device device) {
           .release = [](void* memory, std::size_t) { cuda::release(cuda::MemoryKind::device, memory); },
           .copy = [](void* to, const void* from, std::size_t bytes) {
             cuda::check(cudaMemcpy(to, from, bytes, cudaMemcpyDefault), "copy of a page");
+            cuda::check(cudaStreamSynchronize(nullptr), "copy of a page");  // a copy to the device may return before it ends
           }};
 }
 

@@ -1,0 +1,60 @@
+// The frozen plan: everything that decides what will be scored and how it will be judged, as canonical JSON (keys sorted, no
+// spaces), whose SHA-256 heads every record. Nothing is scored before the plan is on disk.
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "kv/scales.h"
+#include "lab/qualify/panel.h"
+#include "model/executor.h"
+
+namespace keel {
+
+// What a verdict is about. A record speaks for a run only where all of this is equal.
+struct Subject {
+  std::string model_name;
+  std::string model_digest, tokenizer_digest;
+  std::string weights;  // "safetensors f16"
+  KvFormat control, candidate;
+  KvScales scales;      // of the candidate
+  Device device;
+  std::int64_t page_size = 16;
+};
+
+// "cpu" or "cuda sm_90", and the releases whose kernels round alike: "keel 0.1".
+std::string device_class(Device device);
+std::string build_line(std::string_view version);
+
+// The rules, which no option changes.
+inline constexpr double kRetrievalLimit = 0.05, kAnswersLimit = 0.02;  // of gross loss, upper limits
+inline constexpr double kNllFloorShare = 0.75;                        // of ln vocabulary: the control's mean NLL may not be above
+inline constexpr double kRetrievalFloor = 0.5, kQuestionsFloor = 0.2, kSumsFloor = 0.5;  // least share that the control has right
+inline constexpr std::int64_t kDocumentsAtOnce = 8;
+
+// How the three arms run. The rerun is the control again, its work cut another way, as another batch on a busy server would be.
+struct ArmPlan {
+  const char* name;
+  bool candidate;
+  std::int64_t prompt_chunk, step_rows;           // of NLL
+  std::int64_t requests_at_once, batched_tokens;  // of retrieval and questions
+};
+inline constexpr ArmPlan kArms[] = {{"control", false, 512, 0, 10, 2048}, {"rerun", false, 192, 3, 7, 1024}, {"candidate", true, 512, 0, 10, 2048}};
+
+nlohmann::json make_plan(const Subject& subject, const Panel& panel, const PanelOptions& options, std::string_view version, std::int64_t vocabulary);
+std::string plan_hash(const nlohmann::json& plan);
+
+// `file` holds {"plan": …, "sha256": …}.
+void freeze_plan(const std::filesystem::path& file, const nlohmann::json& plan);
+// Throws Error where the contents are not what was frozen.
+nlohmann::json read_plan(const std::filesystem::path& file);
+
+// The first places where two plans differ, in words; empty where they do not.
+std::string plan_difference(const nlohmann::json& frozen, const nlohmann::json& wanted);
+
+// Written beside the target and renamed: a reader sees the old file or the new one, whole.
+void write_whole(const std::filesystem::path& file, std::string_view text);
+
+}  // namespace keel

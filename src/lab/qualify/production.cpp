@@ -1,0 +1,360 @@
+#include "lab/qualify/production.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+
+#include "base/error.h"
+#include "lab/qualify/attention_check.h"
+#include "lab/qualify/production_faults.h"
+#include "model/attention_router.h"
+
+namespace keel {
+
+using Json = nlohmann::json;
+
+// One format's cache and executor with some sequences of text in it.
+struct ProductionGate::Scene {
+  static constexpr std::int64_t kSequences = 4, kLongest = 192;
+
+  Scene(const ProductionGate& gate, const DecodeArm& arm, bool watched = true)
+      : gate(gate),
+        decode(gate.device_, gate.model_, arm, {.documents = kSequences, .tokens = std::min(kLongest, gate.model_.config.max_positions)}, gate.workers_),
+        check(gate.model_.config, decode.pool(), gate.device_ == Device::cuda ? AttentionArithmetic::cuda : AttentionArithmetic::cpu,
+              gate.decode_is_plain_, gate.workers_) {
+    const KvLayout& layout = decode.pool().layout();
+    const std::int64_t page_size = layout.geometry().page_size, pages_each = (kLongest + page_size - 1) / page_size;
+    for (std::int64_t i = 0; i < decode.pool().pages(); ++i) tables[static_cast<std::size_t>(i % kSequences)].push_back(static_cast<PageId>(i));
+    for (auto& table : tables) table.resize(static_cast<std::size_t>(std::min<std::int64_t>(pages_each, static_cast<std::int64_t>(table.size()))));
+    // Whatever is read past what was written is no number.
+    const std::vector<std::byte> keys(static_cast<std::size_t>(layout.key_page_bytes()), std::byte{0xff}),
+        values(static_cast<std::size_t>(layout.value_page_bytes()), std::byte{0xff});
+    for (std::int64_t layer = 0; layer < layout.geometry().layers; ++layer) {
+      for (std::int64_t page = 0; page < decode.pool().pages(); ++page) decode.pool().write_page(layer, static_cast<PageId>(page), keys, values);
+    }
+    if (watched) decode.executor().probe_attention(&check);
+  }
+
+  // The next `count` tokens of a sequence, as part of a step.
+  struct Part {
+    std::int64_t sequence, count;
+  };
+  StepRows rows_of(const std::vector<Part>& parts) {
+    const std::int64_t page_size = decode.pool().layout().geometry().page_size;
+    StepRows rows;
+    for (const Part& part : parts) {
+      std::int64_t& length = lengths[static_cast<std::size_t>(part.sequence)];
+      const std::vector<PageId>& table = tables[static_cast<std::size_t>(part.sequence)];
+      rows.sequences.push_back({.first_row = static_cast<std::int64_t>(rows.tokens.size()), .rows = part.count, .context = length + part.count, .pages = table.data()});
+      for (std::int64_t i = 0; i < part.count; ++i, ++length) {
+        rows.tokens.push_back(gate.tokens_[static_cast<std::size_t>((part.sequence * 140 + length) % kProductionTokens)]);
+        rows.positions.push_back(static_cast<std::int32_t>(length));
+        rows.slots.push_back(table[static_cast<std::size_t>(length / page_size)] * page_size + length % page_size);
+      }
+      rows.logit_rows.push_back(static_cast<std::int64_t>(rows.tokens.size()) - 1);
+    }
+    return rows;
+  }
+  // `given` is what the executor gets where that is not the truth.
+  std::vector<float> step(const std::vector<Part>& parts, const std::function<void(StepRows&)>& falsify = {}) {
+    const StepRows truth = rows_of(parts);
+    std::vector<std::int64_t> names;
+    for (const Part& part : parts) names.push_back(part.sequence);
+    check.expect(truth, names);
+    StepRows given = truth;
+    if (falsify) falsify(given);
+    const std::span<const float> logits = decode.executor().forward(given, {}).logits;
+    return {logits.begin(), logits.end()};
+  }
+
+  // Every kind of attention call there is: whole prompts, a chunk that is worth gathering and one that is not beside decode rows,
+  // decode rows alone.
+  static std::vector<std::vector<Part>> steps() {
+    const std::vector<Part> decode{{0, 1}, {1, 1}, {2, 1}, {3, 1}};
+    return {{{0, 100}, {1, 37}, {2, 16}, {3, 5}}, {{2, 1}, {3, 1}, {0, 70}, {1, 20}}, decode, decode, decode};
+  }
+
+  const ProductionGate& gate;
+  CachedDecode decode;
+  AttentionCheck check;
+  std::vector<PageId> tables[kSequences];
+  std::int64_t lengths[kSequences] = {};
+};
+
+ProductionGate::ProductionGate(Device device, const LoadedModel& model, const DecodeArm& candidate, KvFormat control,
+                               std::span<const std::int32_t> tokens, WorkerPool& workers)
+    : device_(device), model_(model), candidate_(candidate), control_(control), tokens_(tokens), workers_(workers) {
+  check(static_cast<std::int64_t>(tokens.size()) >= kProductionTokens, "text enough for the scenario");
+  if (model.config.max_positions < Scene::kLongest) {
+    fail("the production gate's scenario takes {} positions, and the model has {}", Scene::kLongest, model.config.max_positions);
+  }
+  const auto sixteen = [](DType type) { return bits(type) == 16 ? DType::f16 : type; };
+  for (const CudaCell& cell : cuda_cells()) {
+    if (device != Device::cuda || cell.head_dim != model.config.head_dim) continue;
+    if (cell.format != KvFormat{sixteen(candidate.format.key), sixteen(candidate.format.value)}) continue;
+    decode_is_plain_ = !cell.decode.empty();
+    native_prefill_ = cell.native_prefill.empty();
+  }
+  items_ = {"effective types and bytes", "storage without aliases", "writer, every 16-bit input", "attention calls against raw pages", "routes as planned"};
+  if (device == Device::cuda) items_.push_back("graph inputs change between replays");
+  for (const FaultPlan& fault : fault_plans()) items_.push_back("fault: " + fault.name);
+  for (const char* name : {"fault: requested format is not effective", "fault: keys and values share storage", "fault: no saturation"}) items_.push_back(name);
+  if (device == Device::cuda) items_.push_back("fault: stale graph inputs");
+}
+
+ProductionGate::~ProductionGate() = default;
+
+DecodeArm ProductionGate::arm_of(KvFormat format, bool graphs) const {
+  DecodeArm arm = candidate_;
+  arm.format = format;
+  arm.graphs = graphs;
+  return arm;
+}
+
+ProductionItem ProductionGate::run(const std::string& item) {
+  const auto named = [&](ProductionItem result) {
+    result.name = item;
+    return result;
+  };
+  // A fault that a check must notice: detected where the check fails.
+  const auto detected = [&](ProductionItem result) {
+    result.passed = result.applies && !result.passed;
+    return named(std::move(result));
+  };
+  if (item == "effective types and bytes") return named(effective());
+  if (item == "storage without aliases") return named(storage(false));
+  if (item == "writer, every 16-bit input") return named(writer(true));
+  if (item == "attention calls against raw pages") return named(attention());
+  if (item == "routes as planned") return named(routes());
+  if (item == "graph inputs change between replays") return named(graphs(false));
+  if (item == "fault: requested format is not effective") {
+    if (control_ == candidate_.format) return named({.applies = false, .detail = {{"why", "control and candidate are one format"}}});
+    Scene scene(*this, arm_of(control_, false), false);
+    const KvLayout& layout = scene.decode.pool().layout();
+    const bool noticed = layout.format() != candidate_.format && layout.bytes_per_token() != formula_bytes(candidate_.format, layout.geometry());
+    return named({.passed = noticed, .detail = {{"effective", to_string(layout.format())}, {"bytes_per_token", layout.bytes_per_token()}}});
+  }
+  if (item == "fault: keys and values share storage") return detected(storage(true));
+  if (item == "fault: no saturation") return detected(writer(false));
+  if (item == "fault: stale graph inputs") return detected(graphs(true));
+  return named(fault(item));
+}
+
+// What the cache really is, from the pool that the executor was bound to.
+ProductionItem ProductionGate::effective() {
+  Scene scene(*this, arm_of(candidate_.format, false), false);
+  KvPool& pool = scene.decode.pool();
+  const KvLayout& layout = pool.layout();
+  const std::int64_t owed = formula_bytes(candidate_.format, layout.geometry());
+  const bool bytes_agree = layout.bytes_per_token() == owed && pool.physical_bytes() == owed * pool.slots();
+  const bool scales_agree = pool.scales().keys == candidate_.scales.keys && pool.scales().values == candidate_.scales.values;
+  return {.passed = layout.format() == candidate_.format && bytes_agree && scales_agree,
+          .detail = {{"requested", to_string(candidate_.format)},
+                     {"effective", to_string(layout.format())},
+                     {"bytes_per_token", layout.bytes_per_token()},
+                     {"bytes_per_token_by_formula", owed},
+                     {"physical_bytes", pool.physical_bytes()},
+                     {"slots", pool.slots()},
+                     {"scales", pool.scales().description()},
+                     {"executor", scene.decode.executor().description()}}};
+}
+
+// Address ranges of all layers' keys and values do not meet, and a stamp written to each page is still there when all have been.
+ProductionItem ProductionGate::storage(bool aliased) {
+  Scene scene(*this, arm_of(candidate_.format, false), false);
+  KvPool& pool = scene.decode.pool();
+  const KvLayout& layout = pool.layout();
+  std::vector<std::pair<const std::byte*, const std::byte*>> ranges;
+  for (std::int64_t layer = 0; layer < layout.geometry().layers; ++layer) {
+    KvLayerView view = pool.layer(layer);
+    if (aliased) view.values = view.keys;
+    ranges.emplace_back(view.keys, view.keys + pool.pages() * layout.key_page_bytes());
+    ranges.emplace_back(view.values, view.values + pool.pages() * layout.value_page_bytes());
+  }
+  std::sort(ranges.begin(), ranges.end());
+  std::int64_t bytes = 0, meeting = 0;  // each byte once
+  const std::byte* end = nullptr;
+  for (const auto& [first, last] : ranges) {
+    meeting += end != nullptr && first < end;
+    const std::byte* from = end == nullptr ? first : std::max(first, end);
+    if (last > from) bytes += last - from;
+    end = end == nullptr ? last : std::max(end, last);
+  }
+  std::int64_t lost = 0;
+  std::vector<std::byte> keys(static_cast<std::size_t>(layout.key_page_bytes())), values(static_cast<std::size_t>(layout.value_page_bytes()));
+  const auto stamp = [&](std::int64_t layer, std::int64_t page, int side) { return static_cast<std::byte>((layer * 131 + page * 29 + side * 17) % 251); };
+  for (const bool write : {true, false}) {
+    for (std::int64_t layer = 0; layer < layout.geometry().layers; ++layer) {
+      for (std::int64_t page = 0; page < pool.pages(); ++page) {
+        if (write) {
+          std::fill(keys.begin(), keys.end(), stamp(layer, page, 0));
+          std::fill(values.begin(), values.end(), stamp(layer, page, 1));
+          pool.write_page(layer, static_cast<PageId>(page), keys, values);
+        } else {
+          pool.read_page(layer, static_cast<PageId>(page), keys, values);
+          lost += std::count_if(keys.begin(), keys.end(), [&](std::byte b) { return b != stamp(layer, page, 0); });
+          lost += std::count_if(values.begin(), values.end(), [&](std::byte b) { return b != stamp(layer, page, 1); });
+        }
+      }
+    }
+  }
+  return {.passed = meeting == 0 && lost == 0 && bytes == pool.physical_bytes(),
+          .detail = {{"ranges", ranges.size()}, {"ranges_that_meet", meeting}, {"bytes_aliases_once", bytes}, {"physical_bytes", pool.physical_bytes()}, {"stamped_bytes_lost", lost}}};
+}
+
+// Every 16-bit number there is, as a key and (in reverse order) as a value, through the writer that steps use, in every layer.
+ProductionItem ProductionGate::writer(bool saturates) {
+  Scene scene(*this, arm_of(candidate_.format, false), false);
+  KvPool& pool = scene.decode.pool();
+  const KvLayout& layout = pool.layout();
+  const KvGeometry& geometry = layout.geometry();
+  const KvFormat format = layout.format();
+  if (!saturates && format.key != DType::e4m3 && format.value != DType::e4m3) return {.applies = false, .detail = {{"why", "no side saturates"}}};
+  const std::int64_t width = geometry.kv_heads * geometry.head_dim, at_once = std::min<std::int64_t>(pool.slots(), 256);
+  const bool cuda = device_ == Device::cuda;
+  std::vector<DType> inputs{DType::f16, DType::bf16};
+  if (cuda) inputs = {model_.config.dtype == DType::bf16 ? DType::bf16 : DType::f16};  // all that its writer is given
+  const std::int64_t layers = saturates ? geometry.layers : 1;
+  std::int64_t compared = 0, wrong = 0;
+  std::string first;
+  std::vector<std::byte> keys(static_cast<std::size_t>(layout.key_page_bytes())), values(static_cast<std::size_t>(layout.value_page_bytes()));
+  for (const DType input : inputs) {
+    for (std::int64_t layer = 0; layer < layers; ++layer) {
+      const KvLayerView view = pool.layer(layer);
+      const std::int64_t tokens = (65536 + width - 1) / width;
+      for (std::int64_t begin = 0; begin < tokens; begin += at_once) {
+        const std::int64_t count = std::min(at_once, tokens - begin);
+        std::vector<float> k, v;
+        std::vector<std::int64_t> slots;
+        for (std::int64_t i = begin * width; i < (begin + count) * width; ++i) {
+          k.push_back(static_cast<float>(decode_stored(input, static_cast<std::uint32_t>(i & 0xffff))));
+          v.push_back(static_cast<float>(decode_stored(input, static_cast<std::uint32_t>(0xffff - (i & 0xffff)))));
+        }
+        for (std::int64_t i = 0; i < count; ++i) slots.push_back(pool.slots() - 1 - i);
+        scene.decode.executor().store(layer, k, v, slots);
+        for (std::int64_t i = 0; i < count; ++i) {
+          const std::int64_t page = slots[static_cast<std::size_t>(i)] / geometry.page_size, slot = slots[static_cast<std::size_t>(i)] % geometry.page_size;
+          if (i == 0 || slot == geometry.page_size - 1) pool.read_page(layer, static_cast<PageId>(page), keys, values);
+          const auto row = [&](const std::vector<float>& all) { return std::span(all).subspan(static_cast<std::size_t>(i * width), static_cast<std::size_t>(width)); };
+          const StoredToken owed = encode_token(layout, row(k), row(v), view.key_scales, view.value_scales);
+          if (!saturates) {  // what a conversion that does not saturate leaves
+            StoredToken spoilt = read_token(layout, keys, values, slot);
+            const auto spoil = [&](DType type, std::vector<std::uint32_t>& codes, std::span<const float> x, const float* scales) {
+              if (type != DType::e4m3) return;
+              for (std::size_t j = 0; j < codes.size(); ++j) {
+                if (std::abs(x[j] / scales[j / static_cast<std::size_t>(geometry.head_dim)]) > 464) codes[j] |= 0x7f;
+              }
+            };
+            spoil(format.key, spoilt.keys, row(k), view.key_scales);
+            spoil(format.value, spoilt.values, row(v), view.value_scales);
+            write_token(layout, keys, values, slot, spoilt);
+          }
+          const std::string what = difference(layout, read_token(layout, keys, values, slot), owed, row(v));
+          compared += 2 * width;
+          if (what.empty()) continue;
+          ++wrong;
+          if (first.empty()) first = fmt::format("{} inputs, layer {}: {}", name(input), layer, what);
+        }
+      }
+    }
+  }
+  Json types = Json::array();
+  for (const DType input : inputs) types.push_back(name(input));
+  Json detail{{"inputs", types}, {"layers", layers}, {"elements_compared", compared}, {"tokens_wrong", wrong}};
+  if (!first.empty()) detail["first"] = first;
+  return {.passed = wrong == 0, .detail = detail};
+}
+
+ProductionItem ProductionGate::attention() {
+  Scene scene(*this, arm_of(candidate_.format, false));
+  for (const auto& parts : Scene::steps()) scene.step(parts);
+  const AttentionFindings& found = scene.check.findings();
+  const auto calls = static_cast<std::int64_t>(Scene::steps().size()) * model_.config.layers;
+  Json detail{{"calls", found.calls},
+              {"calls_planned", calls},
+              {"rows", found.rows},
+              {"elements_compared", found.elements},
+              {"elements_wrong", found.wrong_elements},
+              {"largest_error_of_bound", std::isfinite(found.worst) ? Json(found.worst) : Json()},
+              {"tokens_compared", found.tokens},
+              {"tokens_wrong", found.wrong_tokens},
+              {"tokens_changed", found.changed_tokens}};
+  if (!found.first.empty()) detail["first"] = found.first;
+  return {.passed = found.clean() && found.calls == calls, .detail = detail};
+}
+
+ProductionItem ProductionGate::routes() {
+  const bool cuda = device_ == Device::cuda;
+  Scene scene(*this, arm_of(candidate_.format, true), !cuda);
+  for (const auto& parts : Scene::steps()) scene.step(parts);
+  std::map<std::string, std::int64_t> planned, counted;
+  if (cuda) {  // a fallback's reason is told, not planned
+    planned[decode_is_plain_ ? "plain" : "decode"] += 14;
+    planned[native_prefill_ ? "fresh" : "plain"] += 158;
+    planned[native_prefill_ ? "gather" : "plain"] += 70;
+    planned["plain"] += 20;
+  } else {  // one route, whose rows are counted where attention was called
+    planned["paged"] = 262 * model_.config.layers;
+    counted["paged"] = scene.check.findings().rows;
+  }
+  Json told = counted;
+  for (const auto& [route, rows] : scene.decode.executor().routes()) {
+    counted[route.substr(0, route.find(':'))] += rows;
+    told[route] = rows;
+  }
+  return {.passed = counted == planned, .detail = {{"rows_planned", planned}, {"rows_counted", told}}};
+}
+
+// The same steps with and without graphs. A replay that reads what an earlier one was given answers that one's question.
+ProductionItem ProductionGate::graphs(bool stale) {
+  Scene eager(*this, arm_of(candidate_.format, false), false), replayed(*this, arm_of(candidate_.format, true), false);
+  std::vector<std::int32_t> last;
+  double furthest = 0, range = 0, moved = INFINITY;
+  std::vector<float> before;
+  for (const auto& parts : Scene::steps()) {
+    const std::vector<float> owed = eager.step(parts);
+    const std::vector<float> found = replayed.step(parts, [&](StepRows& rows) {
+      const std::vector<std::int32_t> now = rows.tokens;
+      if (stale && last.size() == now.size()) rows.tokens = last;
+      last = now;
+    });
+    if (parts.size() != owed.size() / static_cast<std::size_t>(model_.config.vocabulary) || parts.front().count != 1 || parts.back().count != 1) continue;
+    const auto [least, most] = std::minmax_element(owed.begin(), owed.end());
+    range = std::max(range, static_cast<double>(*most - *least));
+    const auto distance = [](const std::vector<float>& a, const std::vector<float>& b) {
+      double largest = 0;
+      for (std::size_t i = 0; i < a.size(); ++i) largest = std::max(largest, static_cast<double>(std::abs(a[i] - b[i])));
+      return largest;
+    };
+    furthest = std::max(furthest, distance(found, owed));
+    if (!before.empty()) moved = std::min(moved, distance(found, before));
+    before = found;
+  }
+  // Replays and launches run the same kernels; products may be cut differently for a padded batch.
+  const double bound = 0.02 * range;
+  return {.passed = furthest <= bound && moved > bound,
+          .detail = {{"largest_difference_from_eager", furthest}, {"bound", bound}, {"least_difference_between_replays", moved}}};
+}
+
+ProductionItem ProductionGate::fault(const std::string& item) {
+  const auto& plans = fault_plans();
+  const auto plan = std::find_if(plans.begin(), plans.end(), [&](const FaultPlan& one) { return "fault: " + one.name == item; });
+  check(plan != plans.end(), "an item of this gate");
+  Scene scene(*this, arm_of(candidate_.format, false));
+  scene.step({{0, 40}, {1, 23}});
+  check(scene.check.findings().calls > 0, "the prompts' attention is watched");
+  const AttentionFindings clean = scene.check.findings();
+  if (!clean.clean()) return {.passed = false, .detail = {{"why", "the scenario is wrong before the fault: " + clean.first}}};
+  FaultScene target{.config = model_.config, .pool = scene.decode.pool(), .check = scene.check, .table = scene.tables[0], .other_table = scene.tables[1],
+                    .position = 40, .layer = model_.config.layers / 2};
+  if (const std::string why = plan->refusal(target); !why.empty()) return {.applies = false, .detail = {{"why", why}}};
+  if (plan->at_layer) scene.check.inject(target.layer, [&](AttentionCall& call) { plan->at_layer(target, call); });
+  scene.step({{0, 1}, {1, 1}}, [&](StepRows& rows) {
+    if (plan->in_step) plan->in_step(target, rows);
+  });
+  const AttentionFindings& found = scene.check.findings();
+  return {.passed = !found.clean(), .detail = {{"detected_by", found.by()}, {"first", found.first}}};
+}
+
+}  // namespace keel
