@@ -39,8 +39,8 @@ void calibrate(const CalibrateFlags& flags) {
                            .tokens = static_cast<std::int64_t>(ids.size()), .geometry = geometry,
                            .key_maxima = std::vector<float>(config.layers * config.kv_heads),
                            .value_maxima = std::vector<float>(config.layers * config.kv_heads)};
-  decoder.observe_kv([&](std::int64_t layer, std::int64_t tokens, const float* k, const float* v) {
-    record.observe(layer, tokens, k, v);
+  decoder.on_new_kv([&](std::int64_t layer, const StepRows& rows, const float* k, const float* v) {
+    record.observe(layer, static_cast<std::int64_t>(rows.tokens.size()), k, v);
   });
   std::vector<PageId> pages;
   for (std::int64_t i = 0; i < pool.pages(); ++i) pages.push_back(*pool.allocate());
