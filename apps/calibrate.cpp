@@ -18,7 +18,7 @@ struct CalibrateFlags {
 constexpr std::int64_t kWindow = 1024;  // tokens a forward, each window from position 0
 
 void calibrate(const CalibrateFlags& flags) {
-  const ModelPath path = find_model(flags.model.model);
+  const ModelPath path = flags.model.path();
   check_calibration_target(flags.output);
   const std::shared_ptr<const Tokenizer> tokenizer = open_tokenizer(path);
   if (!tokenizer) fail("{}: no tokenizer beside the weights", flags.model.model);
