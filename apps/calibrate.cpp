@@ -18,7 +18,7 @@ struct CalibrateFlags {
 constexpr std::int64_t kWindow = 1024;  // tokens a forward, each window from position 0
 
 void calibrate(const CalibrateFlags& flags) {
-  const ModelPath path = find_model(flags.model.model);
+  const ModelPath path = flags.model.path();
   check_calibration_target(flags.output);
   const std::shared_ptr<const Tokenizer> tokenizer = open_tokenizer(path);
   if (!tokenizer) fail("{}: no tokenizer beside the weights", flags.model.model);
@@ -39,8 +39,8 @@ void calibrate(const CalibrateFlags& flags) {
                            .tokens = static_cast<std::int64_t>(ids.size()), .geometry = geometry,
                            .key_maxima = std::vector<float>(config.layers * config.kv_heads),
                            .value_maxima = std::vector<float>(config.layers * config.kv_heads)};
-  decoder.observe_kv([&](std::int64_t layer, std::int64_t tokens, const float* k, const float* v) {
-    record.observe(layer, tokens, k, v);
+  decoder.on_new_kv([&](std::int64_t layer, const StepRows& rows, const float* k, const float* v) {
+    record.observe(layer, static_cast<std::int64_t>(rows.tokens.size()), k, v);
   });
   std::vector<PageId> pages;
   for (std::int64_t i = 0; i < pool.pages(); ++i) pages.push_back(*pool.allocate());

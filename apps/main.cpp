@@ -63,6 +63,7 @@ int main(int argc, char** argv) {
   keel::add_plan(app);
   keel::add_fit(app);
   keel::add_qualify(app);
+  keel::add_scan(app);
   try {
     std::vector<std::string> words = with_long_flags(argc, argv);
     std::vector<std::string> reversed(words.rbegin(), words.rend());  // as CLI11 takes them

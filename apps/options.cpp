@@ -28,6 +28,16 @@ void ModelFlags::add_to(CLI::App& command) {
   command.add_option("--dummy-scale", dummy_scale, "Dummy weights are uniform between plus and minus this")->capture_default_str();
 }
 
+ModelPath ModelFlags::path() const {
+  ModelPath found = find_model(model);
+  if (load_format == "dummy" && found.kind == ModelFiles::hf_folder && !std::filesystem::exists(found.path / "tokenizer.json") &&
+      !std::filesystem::exists(found.path / "tokenizer.model")) {
+    found.kind = ModelFiles::config_json;
+    found.path /= "config.json";
+  }
+  return found;
+}
+
 LoadOptions ModelFlags::load_options() const {
   LoadOptions options;
   options.format = load_format == "dummy"         ? LoadFormat::dummy
@@ -126,7 +136,7 @@ static std::string qualified(const ModelPath& path, const ModelFlags& model, con
 }
 
 std::unique_ptr<Engine> open_engine(const ModelFlags& model, const EngineFlags& engine) {
-  const ModelPath path = find_model(model.model);
+  const ModelPath path = model.path();
   EngineOptions options = engine.engine_options();
   std::shared_ptr<const Tokenizer> tokenizer = open_tokenizer(path);
   LoadedModel loaded = load_model(path, model.load_options());

@@ -20,6 +20,7 @@ struct ModelFlags {
   double dummy_scale = 1e-3;
 
   void add_to(CLI::App& command);
+  ModelPath path() const;  // with dummy weights, a folder without a tokenizer is its config.json
   LoadOptions load_options() const;
 };
 
@@ -58,5 +59,6 @@ void add_stats(CLI::App& app);
 void add_plan(CLI::App& app);
 void add_fit(CLI::App& app);
 void add_qualify(CLI::App& app);
+void add_scan(CLI::App& app);
 
 }  // namespace keel

@@ -17,7 +17,7 @@ using Answer = nlohmann::ordered_json;
 
 struct StatsFlags {
   bool json = false;
-  std::vector<std::string> words, x, y;  // numbers as given
+  std::vector<std::string> words, x, y, base, quant, spec, both;  // numbers as given
   std::string file;
   double confidence = kConfidence;
   std::int64_t losses = 0, wins = 0, of = 0, family = 0;
@@ -188,6 +188,37 @@ void rank_correlation(const StatsFlags& flags) {
         fmt::format("Spearman's rho {:.9g} of {} pairs (equal values share their mean rank)\n", rho, x.size()));
 }
 
+std::string_view name(Composition composition) {
+  switch (composition) {
+    case Composition::sub_multiplicative: return "sub-multiplicative";
+    case Composition::multiplicative: return "multiplicative";
+    case Composition::super_multiplicative: return "super-multiplicative";
+  }
+  return "?";
+}
+
+void speculation(const StatsFlags& flags) {
+  const std::vector<double> base = numbers(flags.base), quant = numbers(flags.quant), spec = numbers(flags.spec), both = numbers(flags.both);
+  if (quant.size() != base.size() || spec.size() != base.size() || both.size() != base.size()) {
+    refuse_option("wanted one throughput a block of each, found {} --base, {} --quant, {} --spec and {} --both", base.size(), quant.size(), spec.size(), both.size());
+  }
+  std::vector<SpeculationBlock> blocks;
+  for (std::size_t i = 0; i < base.size(); ++i) blocks.push_back({base[i], quant[i], spec[i], both[i]});
+  const SpeculationRatio ratio = asked([&] { return speculation_ratio(blocks, flags.confidence); });
+  std::string text = fmt::format("rho {:.6g} of {} block{}: {}; speed-ups: smaller cache {:.6g}, speculation {:.6g}, both {:.6g}\n", ratio.rho, blocks.size(),
+                                 blocks.size() == 1 ? "" : "s", name(ratio.composition), ratio.quant, ratio.spec, ratio.both);
+  if (blocks.size() > 1) {
+    text += fmt::format("{} interval [{:.6g}, {:.6g}] (exact bootstrap of the median, unadjusted){}\n", percent(flags.confidence), ratio.interval.lower,
+                        ratio.interval.upper, ratio.settled ? "" : ": the class is not settled");
+  }
+  print(flags,
+        {{"statistic", "speculation"}, {"method", "both*base/(quant*spec), median of the blocks', exact bootstrap interval; classes below 0.9, to 1.1, above"},
+         {"blocks", blocks.size()}, {"rho", ratio.rho}, {"class", name(ratio.composition)}, {"confidence", flags.confidence}, {"lower", ratio.interval.lower},
+         {"upper", ratio.interval.upper}, {"class_settled", blocks.size() > 1 ? Answer(ratio.settled) : Answer()}, {"quant_x", ratio.quant}, {"spec_x", ratio.spec},
+         {"both_x", ratio.both}},
+        text);
+}
+
 CLI::App* add_statistic(CLI::App& stats, StatsFlags& flags, const std::string& name, const std::string& about) {
   CLI::App* command = stats.add_subcommand(name, about);
   command->add_flag("--json", flags.json, "One JSON object, every digit");
@@ -250,6 +281,14 @@ void add_stats(CLI::App& app) {
   command->add_option("--y", flags->y, "As many");
   command->add_option("--file", flags->file, "Instead: a file (- is standard input) of lines with an x and a y");
   command->callback([flags] { rank_correlation(*flags); });
+
+  command = add_statistic(*stats, *flags, "speculation", "How speculative decoding and a smaller cache compose: rho and its class");
+  command->add_option("--base", flags->base, "Throughput with neither, one a block, such as 100,101")->required();
+  command->add_option("--quant", flags->quant, "With the smaller cache alone, of the same blocks")->required();
+  command->add_option("--spec", flags->spec, "With speculation alone")->required();
+  command->add_option("--both", flags->both, "With both")->required();
+  add_confidence(*command, flags->confidence);
+  command->callback([flags] { speculation(*flags); });
 }
 
 }  // namespace keel

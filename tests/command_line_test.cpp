@@ -91,7 +91,10 @@ TEST(CommandLine, StatisticsOfImpossibleNumbersAreRefusedByName) {
                           Case{"bootstrap-mean 1 2 --limit nan", "--limit nan"},
                           Case{"spearman", "at least one x"},
                           Case{"spearman --x 1,2 --y 1", "2 x and 1 y"},
-                          Case{"spearman --x 1,1 --y 1,2", "equal x"}}) {
+                          Case{"spearman --x 1,1 --y 1,2", "equal x"},
+                          Case{"speculation --base 1 --quant 1 --spec 1", "--both"},
+                          Case{"speculation --base 1,2 --quant 1 --spec 1 --both 1", "2 --base, 1 --quant"},
+                          Case{"speculation --base 1,0 --quant 1,1 --spec 1,1 --both 1,1", "block 2: base is 0"}}) {
     const Ended ended = run("stats " + one.arguments);
     EXPECT_EQ(ended.code, 2) << one.arguments << "\n" << ended.said;
     EXPECT_NE(ended.said.find(one.said), std::string::npos) << one.arguments << "\n" << ended.said;
@@ -112,7 +115,9 @@ TEST(CommandLine, StatisticsAreToldInWordsAndInJson) {
                           Case{"holm 0.0107421875 --family 24", "0.257812", "\"adjusted\":[0.2578125]"},
                           Case{"median-ci -0.5 2 -1", "median -0.5, 95 % interval [-1, 2]", "\"lower\":-1.0,\"upper\":2.0"},
                           Case{"bootstrap-mean 0.25 0.25 --limit 0.25", "limit 0.25: passes", "\"upper\":0.25"},
-                          Case{"spearman --x 1,2,2,3 --y 1,3,2,2", "rho 0.5 of 4 pairs", "\"rho\":0.5"}}) {
+                          Case{"spearman --x 1,2,2,3 --y 1,3,2,2", "rho 0.5 of 4 pairs", "\"rho\":0.5"},
+                          Case{"speculation --base 100 --quant 120 --spec 150 --both 180", "rho 1 of 1 block: multiplicative", "\"class\":\"multiplicative\""},
+                          Case{"speculation --base 1,1,1 --quant 2,2,2 --spec 2,2,2 --both 2,3,4", "not settled", "\"class_settled\":false"}}) {
     const Ended words = run("stats " + one.arguments), json = run("stats " + one.arguments + " --json");
     EXPECT_EQ(words.code, 0) << words.said;
     EXPECT_EQ(json.code, 0) << json.said;
@@ -169,6 +174,44 @@ TEST(CommandLine, QualifyTakesOnlyWhatItCanJudge) {
     EXPECT_EQ(ended.code, one.code) << one.arguments << "\n" << ended.said;
     EXPECT_NE(ended.said.find(one.said), std::string::npos) << one.arguments << "\n" << ended.said;
   }
+  std::filesystem::remove_all(folder);
+}
+
+TEST(CommandLine, ScanReadsWeightsAloneAndRefusesWhatItCannotProbe) {
+  if (tiny_model().empty()) GTEST_SKIP() << "no models/tiny here";
+  const std::string golden = KEEL_SOURCE_DIR "/tests/golden/hf/", tiny = "scan " + tiny_model().string() + " ";
+  const Ended weights = run("scan " + golden + "qwen2 --weights-only");
+  EXPECT_EQ(weights.code, 0) << weights.said;
+  EXPECT_NE(weights.said.find("of 2 heads have a channel"), std::string::npos) << weights.said;
+  EXPECT_NE(run("scan " + golden + "phi3 --weights-only").said.find("(partial rotary)"), std::string::npos);
+  EXPECT_NE(run("scan " + golden + "qwen3 --weights-only").said.find("QK-norm       yes"), std::string::npos);
+  EXPECT_NE(run(tiny + "--weights-only --json").said.find("\"probe\": null"), std::string::npos);
+  struct Case {
+    std::string arguments;
+    int code;
+    std::string said;
+  };
+  for (const Case& one : {Case{tiny + "--device cuda", 2, "only the CPU can"}, Case{tiny + "--documents 4", 2, "--documents"},
+                          Case{tiny + "--layer-documents 9", 2, "--layer-documents 9"}, Case{tiny + "--tokens 100000", 2, "found"},
+                          Case{tiny + "--weights-only --data x", 2, "--weights-only"}, Case{"scan " + golden + "qwen2", 1, "--random-tokens"}}) {
+    const Ended ended = run(one.arguments);
+    EXPECT_EQ(ended.code, one.code) << one.arguments << "\n" << ended.said;
+    EXPECT_NE(ended.said.find(one.said), std::string::npos) << one.arguments << "\n" << ended.said;
+  }
+  const Ended probed = run("scan " + golden + "qwen2 --random-tokens 1 --documents 5 --tokens 16");
+  EXPECT_EQ(probed.code, 0) << probed.said;
+  EXPECT_NE(probed.said.find("random tokens, seed 1"), std::string::npos) << probed.said;
+}
+
+TEST(CommandLine, DummyWeightsWantNoMoreThanAFolderWithAConfig) {
+  const std::filesystem::path folder = std::filesystem::temp_directory_path() / fmt::format("keel_dummy_{}", getpid());
+  std::filesystem::create_directories(folder);
+  std::filesystem::copy_file(KEEL_SOURCE_DIR "/tests/golden/hf/qwen2/config.json", folder / "config.json");
+  const std::string latency = "bench latency " + folder.string() + " --batch-size 1 --input-len 4 --output-len 4 --num-iters-warmup 0 --num-iters 1 -t 1";
+  const Ended dummy = run(latency + " --load-format dummy");
+  EXPECT_EQ(dummy.code, 0) << dummy.said;
+  EXPECT_NE(dummy.said.find("Avg latency"), std::string::npos) << dummy.said;
+  EXPECT_EQ(run(latency).code, 1);
   std::filesystem::remove_all(folder);
 }
 

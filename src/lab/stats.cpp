@@ -126,6 +126,33 @@ double spearman(std::span<const double> x, std::span<const double> y) {
   return std::clamp(xy / std::sqrt(xx * yy), -1.0, 1.0);
 }
 
+double SpeculationBlock::rho() const { return both / base / (quant / base * (spec / base)); }
+
+Composition composition_of(double rho) {
+  if (rho < 0.9) return Composition::sub_multiplicative;
+  return rho > 1.1 ? Composition::super_multiplicative : Composition::multiplicative;
+}
+
+SpeculationRatio speculation_ratio(std::span<const SpeculationBlock> blocks, double confidence) {
+  if (blocks.empty()) fail("wanted at least one block, found none");
+  std::vector<double> quant, spec, both, rho;
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const SpeculationBlock& block = blocks[i];
+    for (const auto& [what, value] : {std::pair{"base", block.base}, {"quant", block.quant}, {"spec", block.spec}, {"both", block.both}}) {
+      if (!(value > 0) || !std::isfinite(value)) fail("block {}: {} is {}: wanted a positive throughput", i + 1, what, value);
+    }
+    quant.push_back(block.quant / block.base);
+    spec.push_back(block.spec / block.base);
+    both.push_back(block.both / block.base);
+    rho.push_back(block.rho());
+  }
+  SpeculationRatio ratio{.quant = median(quant), .spec = median(spec), .both = median(both), .rho = median(rho),
+                         .interval = bootstrap_median_interval(rho, confidence), .composition = {}, .settled = false};
+  ratio.composition = composition_of(ratio.rho);
+  ratio.settled = composition_of(ratio.interval.lower) == ratio.composition && composition_of(ratio.interval.upper) == ratio.composition;
+  return ratio;
+}
+
 bool confirmed_gain(bool gates_pass, double median_ratio, double adjusted_p) {
   return gates_pass && median_ratio >= kLeastGain && adjusted_p <= kMostGainP;
 }

@@ -85,6 +85,25 @@ MeanLimit bootstrap_mean_upper(std::span<const double> documents, const Bootstra
 // correlation of the ranks. Not defined where all x or all y are equal.
 double spearman(std::span<const double> x, std::span<const double> y);
 
+// How speculative decoding and a smaller cache compose. Of throughputs measured in one block under the same work,
+//   rho = (both / base) / ((quant / base) · (spec / base)) = both · base / (quant · spec),
+// below 0.9 sub-multiplicative, 0.9 to 1.1 multiplicative, above super-multiplicative. It describes those measurements and predicts no others.
+struct SpeculationBlock {
+  double base, quant, spec, both;  // neither, the smaller cache alone, speculation alone, both: tokens/s
+  double rho() const;
+};
+enum class Composition { sub_multiplicative, multiplicative, super_multiplicative };
+Composition composition_of(double rho);
+
+struct SpeculationRatio {
+  double quant, spec, both;  // median within-block speed-ups over base
+  double rho;                // median of the blocks'
+  Interval interval;         // its exact bootstrap interval; a point where there is one block
+  Composition composition;   // of the median
+  bool settled;              // whether both ends of the interval are of that class
+};
+SpeculationRatio speculation_ratio(std::span<const SpeculationBlock> blocks, double confidence = kConfidence);
+
 // The frozen rules. A gain is confirmed where every gate passes, the median within-block ratio is at least 1.01 and the
 // adjusted p at most 0.05; the mean rise of NLL may not reach past a perplexity of 1 %.
 inline constexpr double kLeastGain = 1.01, kMostGainP = 0.05;

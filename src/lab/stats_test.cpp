@@ -353,6 +353,59 @@ TEST(Stats, NumbersWithoutAStatisticAreRefused) {
   EXPECT_THROW(spearman(Values{1, 2}, Values{3, 3}), Error);
 }
 
+TEST(Speculation, RhoIsOneWhereSpeedUpsMultiply) {
+  for (int i = 0; i < 100; ++i) {
+    const double base = 1 + 1000 * random_unit(3, 4 * i), quant = 0.5 + random_unit(3, 4 * i + 1), spec = 0.5 + 2 * random_unit(3, 4 * i + 2), rho = 0.2 + 2 * random_unit(3, 4 * i + 3);
+    const SpeculationBlock block{base, base * quant, base * spec, base * quant * spec * rho};
+    EXPECT_NEAR(block.rho(), rho, 1e-12);
+    const double unit = 7.5;  // whatever throughput is counted in
+    EXPECT_NEAR((SpeculationBlock{unit * block.base, unit * block.quant, unit * block.spec, unit * block.both}.rho()), rho, 1e-12);
+    EXPECT_NEAR((SpeculationBlock{block.base, block.spec, block.quant, block.both}.rho()), rho, 1e-12);  // the two are alike
+  }
+}
+
+TEST(Speculation, TheMedianBlockIsJudgedAndItsIntervalToo) {
+  const auto of = [](const Values& rhos) {
+    std::vector<SpeculationBlock> blocks;
+    for (const double rho : rhos) blocks.push_back({100, 120, 150, 180 * rho});
+    return speculation_ratio(blocks);
+  };
+  const SpeculationRatio one = of({0.62});
+  EXPECT_EQ(one.composition, Composition::sub_multiplicative);
+  EXPECT_EQ(one.interval.lower, one.interval.upper);
+  const SpeculationRatio some = of({1.3, 1.5, 1.0, 1.95, 1.4});
+  EXPECT_NEAR(some.rho, 1.4, 1e-12);
+  EXPECT_EQ(some.composition, Composition::super_multiplicative);
+  EXPECT_NEAR(some.interval.lower, 1.0, 1e-12);
+  EXPECT_FALSE(some.settled);
+  EXPECT_NEAR(some.quant, 1.2, 1e-12);
+  EXPECT_NEAR(some.spec, 1.5, 1e-12);
+  EXPECT_TRUE(of({0.95, 1.0, 1.05, 0.97, 1.02}).settled);
+  EXPECT_EQ(composition_of(0.9), Composition::multiplicative);
+  EXPECT_EQ(composition_of(1.1), Composition::multiplicative);
+  EXPECT_EQ(composition_of(std::nextafter(0.9, 0)), Composition::sub_multiplicative);
+  EXPECT_EQ(composition_of(std::nextafter(1.1, 2)), Composition::super_multiplicative);
+}
+
+TEST(Speculation, ThroughputsThatAreNoneAreRefused) {
+  EXPECT_THROW(speculation_ratio({}), Error);
+  for (const double wrong : {0.0, -1.0, kNan, kInfinity}) {
+    for (const SpeculationBlock& block : {SpeculationBlock{wrong, 1, 1, 1}, SpeculationBlock{1, wrong, 1, 1}, SpeculationBlock{1, 1, wrong, 1}, SpeculationBlock{1, 1, 1, wrong}}) {
+      EXPECT_THROW(speculation_ratio({&block, 1}), Error);
+    }
+  }
+}
+
+TEST(Speculation, ReproducesTheSharedVector) {
+  const std::filesystem::path path = std::filesystem::path(KEEL_SHARED_DIR) / "vectors/hill.json";
+  if (!std::filesystem::exists(path)) GTEST_SKIP() << "no " << path.string() << " here";
+  std::ifstream in(path);
+  const nlohmann::json one = nlohmann::json::parse(in).at("speculation_rho");
+  const SpeculationBlock block{one["base"], one["quant"], one["spec"], one["both"]};
+  EXPECT_NEAR(block.rho(), one["expected"].get<double>(), 1e-15);
+  EXPECT_EQ(speculation_ratio({&block, 1}).composition, Composition::multiplicative);
+}
+
 TEST(Stats, ReproduceTheSharedVectors) {
   const std::filesystem::path path = std::filesystem::path(KEEL_SHARED_DIR) / "vectors/statistics.json";
   if (!std::filesystem::exists(path)) GTEST_SKIP() << "no " << path.string() << " here";

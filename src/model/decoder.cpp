@@ -91,7 +91,7 @@ void Decoder::attention_block(const Stream& stream,
   };
   norm_heads_and_rotate(q, config_.heads, layer.q_norm);
   norm_heads_and_rotate(k, config_.kv_heads, layer.k_norm);
-  if (observer_) observer_(index, tokens, k, v);
+  if (kv_hook_) kv_hook_(index, rows, k, v);
 
   KvLayerView cache = pool.layer(index);
   kv_write(stream, {.k = k, .v = v, .slots = rows.slots, .kv = cache});

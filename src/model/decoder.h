@@ -45,9 +45,10 @@ class Decoder {
 
   std::int64_t max_logit_rows() const { return max_logit_rows_; }
 
-  // Called with each layer's new K and V (after RoPE), [tokens, kv_heads, head_dim]; for calibration and probes.
-  using KvObserver = std::function<void(std::int64_t layer, std::int64_t tokens, const float* k, const float* v)>;
-  void observe_kv(KvObserver observer) { observer_ = std::move(observer); }
+  // Called with each layer's new K and V (after RoPE) before they are cached, [T, kv_heads, head_dim], and free to change
+  // them; for calibration and probes.
+  using KvHook = std::function<void(std::int64_t layer, const StepRows& rows, float* k, float* v)>;
+  void on_new_kv(KvHook hook) { kv_hook_ = std::move(hook); }
   void probe_attention(AttentionProbe* probe) { probe_ = probe; }  // null: none
 
   std::int64_t scratch_bytes() const;
@@ -67,7 +68,7 @@ class Decoder {
   Buffer<float> up_;         // [T, intermediate]
   Buffer<float> logits_;     // [R, vocabulary]
   Buffer<float> workspace_;  // paged attention's
-  KvObserver observer_;
+  KvHook kv_hook_;
   AttentionProbe* probe_ = nullptr;
   std::int64_t max_tokens_;
   std::int64_t max_logit_rows_;

@@ -26,6 +26,7 @@ class CpuExecutor final : public Executor {
   std::span<const float> logits(std::span<const std::int64_t> rows) override { return decoder_.logits(stream_, rows); }
   std::int64_t max_logit_rows() const override { return decoder_.max_logit_rows(); }
   std::int64_t scratch_bytes() const override { return decoder_.scratch_bytes(); }
+  void on_new_kv(Decoder::KvHook hook) override { decoder_.on_new_kv(std::move(hook)); }
   std::string description() const override {
     const int threads = stream_.workers->threads();
     return fmt::format("CPU, {} thread{}, kernels for {}", threads, threads == 1 ? "" : "s", chosen_target());
@@ -42,6 +43,8 @@ class CpuExecutor final : public Executor {
 };
 
 }  // namespace
+
+void Executor::on_new_kv(Decoder::KvHook) { fail("{}: new keys and values can be seen and changed on the CPU alone", description()); }
 
 #ifdef KEEL_CUDA
 

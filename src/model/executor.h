@@ -66,6 +66,8 @@ class Executor {
   virtual std::int64_t scratch_bytes() const = 0;
   virtual std::string description() const = 0;  // "CPU, 2 threads, kernels for AVX3", "NVIDIA H200, …"
   virtual RouteCounts routes() const { return {}; }
+  // Decoder::on_new_kv's hook. Throws Error on devices that cannot call the host between two operations.
+  virtual void on_new_kv(Decoder::KvHook hook);
 
   // For checks of what runs. Null ends the probing; while there is a probe CUDA replays no graphs, and a step without logit
   // rows may leave out its last layer's attention.
