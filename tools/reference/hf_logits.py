@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 PROMPT, LAST, GREEDY = 40, 8, 24
 # Weights are stored in these types, and the expected logits are those of the rounded weights, computed in FP32.
 DTYPES = {"smollm2": torch.float32, "llama": torch.bfloat16, "qwen2": torch.bfloat16,
-          "qwen3": torch.bfloat16, "phi3": torch.bfloat16, "qwen2-d64": torch.bfloat16, "qwen3-d64": torch.bfloat16}
+          "qwen3": torch.bfloat16, "phi3": torch.bfloat16, "qwen3-d64": torch.bfloat16}
 OTHERWISE = torch.float16
 
 
@@ -65,7 +65,7 @@ def models():
         "llama-bias-d64": config("Llama", **two_heads, attention_bias=True, rope_parameters=rope()),
         "llama-linear-d128": config("Llama", num_attention_heads=2, num_key_value_heads=1, head_dim=128, rope_parameters=rope("linear", factor=4.0)),
         "mistral-d64": config("Mistral", **two_heads, sliding_window=None, rope_parameters=rope()),
-        "qwen2-d64": config("Qwen2", hidden_size=128, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, rope_parameters=rope(theta=1e6)),
+        "qwen2-d64": config("Qwen2", hidden_size=128, num_attention_heads=2, num_key_value_heads=1, rope_parameters=rope(theta=1e6)),
         "qwen3-d64": config("Qwen3", **two_heads, rope_parameters=rope(theta=1e6)),
         "phi3-d64": config("Phi3", hidden_size=128, num_attention_heads=2, num_key_value_heads=1, intermediate_size=80, num_hidden_layers=1, pad_token_id=0,
                            original_max_position_embeddings=128, rope_parameters=long_64, sliding_window=None),

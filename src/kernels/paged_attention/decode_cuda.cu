@@ -27,11 +27,31 @@ __device__ int sequence_of(const std::int64_t* first_page, int sequences, std::i
   return low;
 }
 
+// CTAs for `count` units of equal length: as many as take whole units each, or whole shares of one, if that leaves at most a
+// tenth idle. The memory is as busy then, and fewer pieces are merged.
+__device__ int even_ctas(std::int64_t count, int ctas) {
+  const std::int64_t even = count >= ctas ? count / ((count + ctas - 1) / ctas) : count * (ctas / count);
+  return (count % even == 0 || even % count == 0) && even * 10 >= ctas * 9 ? static_cast<int>(even) : ctas;
+}
+
 // One block. See DecodeWorkspace for what it writes.
 __global__ void __launch_bounds__(kPlanThreads) plan_kernel(const std::int32_t* contexts, int sequences, int units, int ctas, int warps_a_cta, DecodeWorkspace workspace) {
   __shared__ std::int64_t sums[2][kPlanThreads];
   const int thread = threadIdx.x;
   std::int64_t total = 0;
+  __shared__ int longest, shortest, live;
+  if (thread == 0) {
+    longest = live = 0;
+    shortest = INT32_MAX;
+  }
+  __syncthreads();
+  for (int sequence = thread; sequence < sequences; sequence += kPlanThreads) {
+    if (const int pages = plan_pages(contexts[sequence]); pages > 0) {
+      atomicMax(&longest, pages);
+      atomicMin(&shortest, pages);
+      atomicAdd(&live, 1);
+    }
+  }
   for (int base = 0; base < sequences; base += kPlanThreads) {
     const int sequence = base + thread;
     const std::int64_t pages = sequence < sequences ? std::int64_t{plan_pages(contexts[sequence])} * units : 0;
@@ -47,8 +67,9 @@ __global__ void __launch_bounds__(kPlanThreads) plan_kernel(const std::int32_t* 
     total += sums[now][kPlanThreads - 1];
     __syncthreads();  // also: first_page is written
   }
+  const int used_ctas = longest == shortest ? even_ctas(std::int64_t{live} * units, ctas) : ctas;
   const std::int64_t warps = std::int64_t{ctas} * warps_a_cta;
-  const std::int64_t active = min(warps, (total + kMinPagesAWarp - 1) / kMinPagesAWarp);
+  const std::int64_t active = min(std::int64_t{used_ctas} * warps_a_cta, (total + kMinPagesAWarp - 1) / kMinPagesAWarp);
   const auto begin_of = [&](std::int64_t warp) { return warp < active ? warp * total / active : total; };
   // The CTA of the warp whose slice holds page `at`: the last warp with begin_of(warp) <= at.
   const auto cta_of = [&](std::int64_t at) { return static_cast<int>(((at + 1) * active - 1) / total / warps_a_cta); };
@@ -65,6 +86,7 @@ __global__ void __launch_bounds__(kPlanThreads) plan_kernel(const std::int32_t* 
       slice.pages = static_cast<int>(end - begin);
     }
     workspace.slices[warp] = slice;
+    workspace.arrivals[warp] = 0;
   }
   for (int cta = thread; cta < ctas; cta += kPlanThreads) {
     CtaCuts cuts = {};
@@ -86,7 +108,6 @@ __global__ void __launch_bounds__(kPlanThreads) plan_kernel(const std::int32_t* 
       if (from >= begin && to > end) cuts.tail_parts = cta_of(to - 1) - cta + 1;
     }
     workspace.cuts[cta] = cuts;
-    workspace.arrivals[cta] = 0;
   }
 }
 
@@ -134,7 +155,7 @@ DecodeParams params_of(const DecodeAttentionArgs& args, const DecodeGrid& grid) 
           .units = static_cast<int>(kv_heads) * blocks,
           .scale_log2 = args.softmax_scale * 1.44269504088896341f,
           .early = args.early,
-          .workspace = DecodeWorkspace(args.workspace, args.sequences, grid.ctas, grid.config.tuning.warps, grid.config.part_floats())};
+          .workspace = DecodeWorkspace(args.workspace, args.sequences, grid.ctas, grid.config)};
 }
 
 void check_args(const DecodeAttentionArgs& args) {
@@ -142,6 +163,7 @@ void check_args(const DecodeAttentionArgs& args) {
   keel::check(refusal.empty(), refusal.c_str());
   keel::check(args.rows >= 1 && args.rows <= kMaxRows, "decode attention takes 1 to 8 rows a sequence");
   keel::check(args.q_stride % 8 == 0 && args.out_stride % 8 == 0, "rows of q and out begin at 16-byte boundaries");
+  keel::check(args.kv.layout->geometry().kv_heads * kMaxRows <= 4096, "KV heads of decode attention");
   keel::check(args.sequences >= 0 && args.sequences < 1 << 24, "sequences of decode attention");
 }
 
@@ -156,7 +178,7 @@ std::int64_t decode_attention_workspace(const KvLayout& layout, std::int64_t hea
   std::int64_t bytes = 0;
   for (const std::int64_t fewer : {std::int64_t{1}, rows}) {
     const DecodeGrid grid = grid_for(layout, heads, fewer);
-    bytes = std::max(bytes, DecodeWorkspace(nullptr, sequences, grid.ctas, grid.config.tuning.warps, grid.config.part_floats()).bytes);
+    bytes = std::max(bytes, DecodeWorkspace(nullptr, sequences, grid.ctas, grid.config).bytes);
   }
   return bytes;
 }

@@ -66,16 +66,18 @@ int run(bool sweep) {
   const Stream stream;
   constexpr DType k16 = DType::f16, k8 = DType::e4m3, k4 = DType::u4;
   if (sweep) {
-    print_sweep<k16, k16, DecodeTuning{12, 2, 1}, DecodeTuning{8, 3, 1}, DecodeTuning{4, 3, 2}>(stream, "k16v16");
-    print_sweep<k16, k8, DecodeTuning{16, 2, 1}, DecodeTuning{8, 4, 1}, DecodeTuning{8, 2, 2}>(stream, "k16v8");
-    print_sweep<k8, k8, DecodeTuning{16, 3, 1}, DecodeTuning{12, 4, 1}, DecodeTuning{8, 3, 2}>(stream, "k8v8");
-    print_sweep<k16, k4, DecodeTuning{16, 2, 1}, DecodeTuning{8, 2, 2}>(stream, "k16v4");
+    print_sweep<k16, k16, DecodeTuning{8, 2, 1}, DecodeTuning{8, 3, 1}, DecodeTuning{12, 2, 1}, DecodeTuning{10, 2, 1}>(stream, "k16v16");
+    print_sweep<k16, k8, DecodeTuning{16, 2, 1}, DecodeTuning{8, 3, 1}, DecodeTuning{12, 2, 1}>(stream, "k16v8");
+    print_sweep<k8, k8, DecodeTuning{16, 3, 1}, DecodeTuning{16, 2, 1}, DecodeTuning{12, 3, 1}>(stream, "k8v8");
+    print_sweep<k16, k4, DecodeTuning{16, 2, 1}, DecodeTuning{8, 3, 1}>(stream, "k16v4");
     return 0;
   }
   print_product<k16, k16>(stream, "k16v16");
   print_product<k16, k8>(stream, "k16v8");
   print_product<k8, k8>(stream, "k8v8");
   print_product<k16, k4>(stream, "k16v4");
+  print_product<DType::bf16, DType::bf16>(stream, "bf16");
+  print_product<DType::bf16, k8>(stream, "bf16/v8");
   return 0;
 }
 

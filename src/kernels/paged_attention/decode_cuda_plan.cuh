@@ -3,7 +3,7 @@
 // A unit is one KV head of one sequence with up to 8·tiles query columns (column = row · group + head of the group; a
 // second block of columns is a second unit). The units' pages, laid end to end in the order (sequence, unit, page), are
 // cut into equal runs, one a warp. A unit cut between warps of a CTA is merged in shared memory, one cut between CTAs
-// through the workspace by whichever CTA arrives last, always in the order of the pages: the bytes do not depend on timing.
+// through the workspace by whichever arrives last, always in the order of the pages: the bytes do not depend on timing.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -36,8 +36,10 @@ struct DecodeConfig {
   constexpr int parameter_bytes() const { return value == DType::u4 ? kPageTokens * 4 : 0; }
   constexpr int copy_bytes() const { return key_bytes() + value_bytes() + parameter_bytes(); }
   constexpr int stage_bytes() const { return (copy_bytes() + 127) / 128 * 128; }
-  // An unfinished softmax: O as the MMA leaves it, then m and l of every column.
+  // An unfinished softmax of a warp: O as the MMA leaves it, then m and l of every column.
   constexpr int part_floats() const { return tiles * 8 * (dim + 2); }
+  // Of a CTA: every eight items of O have their columns' m and l of their own, as one warp alone writes and reads them.
+  constexpr int cta_part_floats() const { return tiles * 9 * dim; }
   // Shared memory: the warps' rings, then room for some parts of units that end inside a warp's slice.
   constexpr int ring_bytes() const { return tuning.warps * tuning.stages * stage_bytes(); }
   static constexpr int spares() { return 4; }
@@ -69,13 +71,14 @@ struct alignas(16) CtaCuts {
 struct DecodeWorkspace {
   WarpSlice* slices;         // [ctas · warps]
   CtaCuts* cuts;             // [ctas]
-  unsigned* arrivals;        // [ctas] of the unit that the CTA owns; 0 between launches
+  unsigned* arrivals;        // [ctas · warps] of each warp's share of the unit that a CTA owns; 0 between launches
   std::int64_t* first_page;  // [sequences + 1] in the flattened order
   float* warp_parts;         // [ctas · warps][part_floats]: units that end inside a warp's slice and found no spare room
-  float* cta_parts;          // [ctas][2][part_floats]: head, tail
+  float* cta_parts;          // [ctas][2][cta_part_floats]: head, tail
   std::int64_t bytes;
 
-  DecodeWorkspace(void* base, std::int64_t sequences, int ctas, int warps, int part_floats) {
+  DecodeWorkspace(void* base, std::int64_t sequences, int ctas, const DecodeConfig& config) {
+    const int warps = config.tuning.warps;
     std::int64_t used = 0;
     const auto place = [&](std::int64_t size) {
       const std::int64_t at = used;
@@ -84,12 +87,25 @@ struct DecodeWorkspace {
     };
     slices = reinterpret_cast<WarpSlice*>(place(sizeof(WarpSlice) * ctas * warps));
     cuts = reinterpret_cast<CtaCuts*>(place(sizeof(CtaCuts) * ctas));
-    arrivals = reinterpret_cast<unsigned*>(place(sizeof(unsigned) * ctas));
+    arrivals = reinterpret_cast<unsigned*>(place(sizeof(unsigned) * ctas * warps));
     first_page = reinterpret_cast<std::int64_t*>(place(sizeof(std::int64_t) * (sequences + 1)));
-    warp_parts = reinterpret_cast<float*>(place(sizeof(float) * part_floats * ctas * warps));
-    cta_parts = reinterpret_cast<float*>(place(sizeof(float) * part_floats * ctas * 2));
+    warp_parts = reinterpret_cast<float*>(place(sizeof(float) * config.part_floats() * ctas * warps));
+    cta_parts = reinterpret_cast<float*>(place(sizeof(float) * config.cta_part_floats() * ctas * 2));
     bytes = used;
   }
+};
+
+// Divides numbers below 4096 by 1 to 16 without the many instructions of a division.
+struct Divisor {
+  int by;
+  std::uint32_t inverse;  // ceil(2^16 / by)
+
+  Divisor(int divisor) : by(divisor), inverse((65536 + divisor - 1) / divisor) {}
+#ifdef __CUDACC__
+  __device__ operator int() const { return by; }
+  __device__ friend int operator/(int x, const Divisor& d) { return static_cast<int>(x * d.inverse >> 16); }
+  __device__ friend int operator%(int x, const Divisor& d) { return x - x / d * d.by; }
+#endif
 };
 
 struct DecodeParams {
@@ -108,8 +124,8 @@ struct DecodeParams {
   const std::int32_t* contexts;
   int sequences;
   int rows;
-  int group;   // query heads a KV head
-  int blocks;  // of 8·tiles columns
+  Divisor group;   // query heads a KV head
+  Divisor blocks;  // of 8·tiles columns
   int units;   // a sequence: kv_heads · blocks; unit = kv_head · blocks + block
   float scale_log2;  // softmax_scale · log2 e
   bool early;        // launched before the kernel before it has ended: see DecodeAttentionArgs
