@@ -50,7 +50,10 @@ std::string attested_format(const std::string& arm, const std::vector<CompareBlo
     if (run == nullptr || !run->error.empty() || !run->ran.is_object()) continue;
     for (const char* part : {"engine", "model_card"}) {
       const auto found = run->ran.find(part);
-      if (found != run->ran.end() && found->is_object() && found->contains("kv_cache") && (*found)["kv_cache"].is_string()) return (*found)["kv_cache"];
+      if (found == run->ran.end() || !found->is_object() || !found->contains("kv_cache")) continue;
+      const PlanJson& cache = (*found)["kv_cache"];
+      if (cache.is_string()) return cache;
+      if (cache.is_object() && cache.contains("format") && cache["format"].is_string()) return cache["format"];
     }
   }
   return "";
