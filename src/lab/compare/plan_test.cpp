@@ -1,6 +1,7 @@
 #include "lab/compare/plan.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -98,7 +99,7 @@ TEST(ComparePlan, AFrozenPlanIsReadAndAnEditedOneRefused) {
 }
 
 TEST(ComparePlan, FreezingTakesTheGateRecordsDigests) {
-  const auto folder = std::filesystem::temp_directory_path() / "keel_compare_gates";
+  const auto folder = std::filesystem::temp_directory_path() / ("keel_compare_gates_" + std::to_string(getpid()));
   std::filesystem::create_directories(folder);
   std::ofstream(folder / "q.json") << R"({"verdict": "pass"})";
   PlanJson plan = sample_plan();
