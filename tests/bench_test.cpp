@@ -241,5 +241,111 @@ TEST_F(BenchProgramTest, WrongInputIsNamed) {
   fails(2, "", "subcommand");
 }
 
+
+class ComparePlanTest : public BenchProgramTest {
+ protected:
+  // Six short blocks of the tiny model, K16/V8 against K16/V16, and against itself.
+  std::string write_plan() {
+    const auto arm = [&](const char* name, const char* format) {
+      return RecordJson{{"name", name}, {"keel", {{"model", tiny_model().string()}, {"arguments", {"-t", "2", "--kv-cache-memory-bytes", "32MiB", "--kv-cache-dtype", format}}}}};
+    };
+    const RecordJson plan{{"format", "keel-compare-plan"}, {"version", 1}, {"name", "tiny"}, {"seed", 3}, {"blocks", 6}, {"timeout_s", 600},
+                          {"workload", {{"prompts", 3}, {"input_tokens", 24}, {"output_tokens", 8}}}, {"arms", {arm("k16v16", "k16v16"), arm("k16v8", "k16v8")}},
+                          {"comparisons", {{{"name", "gain"}, {"candidate", "k16v8"}, {"control", "k16v16"}, {"gates", "none"}}}}};
+    const std::string path = (folder_ / "plan.json").string();
+    std::ofstream(path) << plan.dump();
+    return path;
+  }
+  std::filesystem::path results() const { return folder_ / "plan.results"; }
+  std::string reports() const { return text_of(results() / "report.json") + text_of(results() / "report.html") + text_of(results() / "report.txt"); }
+};
+
+TEST_F(ComparePlanTest, MeasuresNothingBeforeThePlanIsFrozenOrOnceItIsEdited) {
+  const std::string plan = write_plan();
+  EXPECT_EQ(run("compare " + plan).code, 2);
+  ASSERT_EQ(run("compare " + plan + " --freeze").code, 0);
+  std::string edited = text_of(plan);
+  edited.replace(edited.find("\"prompts\": 3"), 12, "\"prompts\": 4");
+  std::ofstream(plan) << edited;
+  const Ran ran = run("compare " + plan);
+  EXPECT_EQ(ran.code, 2);
+  EXPECT_NE(ran.err.find("edited since it was frozen"), std::string::npos) << ran.err;
+  EXPECT_FALSE(std::filesystem::exists(results()));
+}
+
+TEST_F(ComparePlanTest, KilledAgainAndAgainItEndsWithAllBlocks) {
+  const std::string plan = write_plan();
+  ASSERT_EQ(run("compare " + plan + " --freeze").code, 0);
+  EXPECT_EQ(run("compare " + plan + " --pilot 1").code, 0);
+  std::size_t lines = 0;
+  for (int kills = 0; kills < 100 && lines < 4; ++kills) {
+    const std::string part = fmt::format("timeout -s KILL {} {} bench compare {} >/dev/null 2>&1", 0.3 + 0.25 * kills, KEEL_PROGRAM, plan);
+    [[maybe_unused]] const int killed = std::system(part.c_str());
+    lines = std::filesystem::exists(results() / "raw.jsonl") ? records(results() / "raw.jsonl").size() : 0;
+  }
+  const std::string before = text_of(results() / "raw.jsonl");
+  const Ran ran = run("compare " + plan);
+  EXPECT_TRUE(ran.code == 0 || ran.code == 1) << ran.code << ran.err;  // a verdict, whichever
+  EXPECT_TRUE(text_of(results() / "raw.jsonl").starts_with(before));
+  const auto list = records(results() / "raw.jsonl");
+  ASSERT_EQ(list.size(), 7u);
+  for (std::size_t block = 1; block < list.size(); ++block) {
+    EXPECT_EQ(list[block]["block"], block);
+    EXPECT_EQ(list[block]["runs"].size(), 2u);
+    for (const RecordJson& one : list[block]["runs"]) {
+      EXPECT_EQ(one["status"], "ran");
+      EXPECT_EQ(one["ran"]["engine"]["kv_cache"], one["arm"]);
+      EXPECT_EQ(one["details"]["output_tokens"], 3 * 8);
+      EXPECT_EQ(one["details"]["seed"], list[block]["runs"][0]["details"]["seed"]);
+    }
+  }
+  EXPECT_EQ(records(results() / "pilot.jsonl").size(), 2u);
+  const std::string reports_then = reports();
+  EXPECT_EQ(run("compare " + plan).code, ran.code);  // measures nothing more
+  EXPECT_EQ(reports(), reports_then);
+  EXPECT_EQ(records(results() / "raw.jsonl").size(), 7u);
+}
+
+TEST_F(ComparePlanTest, AnEndpointIsAnArmBesideKeelItself) {
+  serve({}, {.enable_prefix_caching = false});
+  RecordJson plan = RecordJson::parse(text_of(write_plan()));
+  plan["blocks"] = 2;
+  plan["arms"][1] = {{"name", "server"}, {"endpoint", {{"url", fmt::format("http://127.0.0.1:{}", port())}, {"model", "tiny"}, {"vocabulary", 4096}}}};
+  plan["comparisons"][0]["candidate"] = "server";
+  const std::string path = (folder_ / "plan.json").string();
+  std::ofstream(path) << plan.dump();
+  ASSERT_EQ(run("compare " + path + " --freeze").code, 0);
+  const Ran ran = run("compare " + path);
+  EXPECT_EQ(ran.code, 1) << ran.out << ran.err;  // two blocks confirm nothing
+  EXPECT_NE(ran.out.find("no confirmed gain"), std::string::npos);
+  const auto list = records(results() / "raw.jsonl");
+  for (std::size_t block = 1; block < list.size(); ++block) {
+    for (const RecordJson& one : list[block]["runs"]) EXPECT_EQ(one["status"], "ran") << one.dump();
+  }
+  EXPECT_EQ(engine_->stats().generation_tokens, 2 * (8 + 3 * 8));  // a warm-up and the workload, twice
+}
+
+TEST_F(BenchProgramTest, SweepTimesPureDecodeStepsAndFitReadsThem) {
+  const auto csv = folder_ / "sweep.csv", json = folder_ / "sweep.jsonl";
+  const Ran ran = run("sweep " + tiny_ + fmt::format("--contexts 32,100000 --batches 1,2,4,8 --steps 6 --repeat 2 --csv {} --output-json {}", csv.string(), json.string()));
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  EXPECT_NE(ran.err.find("skipped: context 100000, batch 8: "), std::string::npos) << ran.err;
+  EXPECT_NE(text_of(csv).find("# skipped: context 100000, batch 1: "), std::string::npos);
+  const auto list = records(json);
+  ASSERT_EQ(list.size(), 8u);
+  for (const RecordJson& record : list) {
+    const double batch = record["batch"], steps = record["steps"], seconds = record["seconds"];
+    EXPECT_DOUBLE_EQ(record["tokens_per_s"], batch * steps / seconds);
+    EXPECT_GE(record["mean_context"], 32 + 4);
+    EXPECT_LE(record["mean_context"], 32 + 40);
+    EXPECT_EQ(record["engine"]["kv_cache"], "k16v16");
+  }
+  const std::string fit = KEEL_PROGRAM + std::string(" fit ");
+  EXPECT_EQ(std::system((fit + csv.string() + " >/dev/null 2>&1").c_str()), 0);
+  EXPECT_EQ(std::system((fit + json.string() + " >/dev/null 2>&1").c_str()), 0);
+  EXPECT_EQ(run("sweep " + tiny_ + "--contexts 100000 --batches 1").code, 1);
+  EXPECT_EQ(run("sweep " + tiny_ + "--enable-prefix-caching").code, 2);
+}
+
 }  // namespace
 }  // namespace keel

@@ -158,7 +158,9 @@ void draw_lines(Canvas& canvas, const Plot& plot, std::span<const ReferenceLine>
     } else {
       const double y = plot.at_y(line.at);
       canvas.line(plot.left, y, plot.right, y, "rule");
-      canvas.text(plot.left + 4, y - 4, line.label, "tick halo");
+      // By turns at either end, since two lines may lie close together.
+      const bool left = (&line - lines.data()) % 2 == 0;
+      canvas.text(left ? plot.left + 4 : plot.right - 4, y - 4, line.label, "tick halo", left ? "start" : "end");
     }
   }
 }

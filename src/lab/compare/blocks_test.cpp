@@ -1,6 +1,7 @@
 #include "lab/compare/blocks.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
@@ -27,7 +28,7 @@ class CompareBlocks : public testing::Test {
     return {std::istreambuf_iterator<char>(in), {}};
   }
 
-  fs::path folder_ = fs::temp_directory_path() / "keel_compare_blocks";
+  fs::path folder_ = fs::temp_directory_path() / ("keel_compare_blocks_" + std::to_string(getpid()));
 };
 
 // A machine without noise of its own: the same block always gives the same figures.

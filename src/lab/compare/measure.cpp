@@ -115,15 +115,19 @@ PlanJson model_card(const ServerAddress& address, const EndpointArm& arm) {
   return nullptr;
 }
 
+bool answers(const ServerAddress& address) {
+  try {
+    return http_get(address, "/v1/models", std::chrono::seconds(10)).status == 200;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 void wait_for_server(ChildProcess& server, const ServerAddress& address, const EndpointArm& arm, const std::string& log) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(arm.start_timeout_s);
   for (;;) {
     if (const auto ended = server.wait(std::chrono::milliseconds(200))) fail("the server ended before it answered: {}{}", ended->empty() ? "" : *ended + ": ", last_line(log));
-    try {
-      if (http_get(address, "/v1/models", std::chrono::seconds(10)).status == 200) return;
-    } catch (const Error&) {
-      // Not yet.
-    }
+    if (answers(address)) return;
     if (std::chrono::steady_clock::now() > until) fail("the server does not answer after {} s", arm.start_timeout_s);
   }
 }
@@ -144,6 +148,7 @@ void measure_endpoint(ArmRun& run, const ComparePlan& plan, const CompareArm& ar
   std::optional<ChildProcess> server;
   if (!endpoint.start.empty()) {
     run.details["command"] = endpoint.start;
+    if (answers(address)) fail("{} answers before its server is started: another one is there", address.url());
     server.emplace(endpoint.start, log);
     wait_for_server(*server, address, endpoint, log);
   }

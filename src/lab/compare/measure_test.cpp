@@ -128,6 +128,15 @@ TEST_F(MeasureArm, AServerThatNeverComesUpIsAFailedRun) {
   EXPECT_EQ(measure_arm(plan, plan.arms[0], 1, {.program = "", .log_folder = folder_.string(), .api_key = ""}).error, "the server ended before it answered: exit code 1: no such model");
 }
 
+TEST_F(MeasureArm, AServerThatIsThereAlreadyIsNotTakenForAFreshOne) {
+  ScriptedServer old({kCards});
+  PlanJson json = sample_plan();
+  json["arms"][0].erase("keel");
+  json["arms"][0]["endpoint"] = {{"url", old.address().url()}, {"model", "m"}, {"start", {"sleep", "60"}}};
+  const ComparePlan plan = read_compare_plan(json.dump(), "plan");
+  EXPECT_NE(measure_arm(plan, plan.arms[0], 1, {.program = "", .log_folder = folder_.string(), .api_key = ""}).error.find("another one is there"), std::string::npos);
+}
+
 TEST_F(MeasureArm, EndingAChildEndsWhatItStarted) {
   const std::string log = (folder_ / "log").string();
   pid_t grandchild = 0;

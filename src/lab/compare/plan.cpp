@@ -120,8 +120,19 @@ std::vector<PlannedComparison> read_comparisons(Fields& plan, const std::vector<
 
 void read_frozen(Fields& fields, ComparePlan& plan) {
   const std::string written = fields.text("frozen_sha256");
-  for (const PlanJson& row : fields.array("order")) plan.order.push_back(row);
-  for (const auto& [path, digest] : fields.at("gate_sha256").items()) plan.gate_digests.emplace_back(path, digest);
+  std::vector<std::string> every;
+  for (const CompareArm& arm : plan.arms) every.push_back(arm.name);
+  std::ranges::sort(every);
+  for (const PlanJson& row : fields.array("order")) {
+    std::vector<std::string> names;
+    for (const PlanJson& arm : row) names.push_back(arm.is_string() ? arm.get<std::string>() : "");
+    plan.order.push_back(names);
+    std::ranges::sort(names);
+    if (names != every) refuse_option("{}: wanted each arm once, found {}", fields.where("order"), shortened(row.dump(), 60));
+  }
+  if (static_cast<std::int64_t>(plan.order.size()) != plan.blocks) refuse_option("{}: wanted {} blocks, found {}", fields.where("order"), plan.blocks, plan.order.size());
+  Fields digests(fields.at("gate_sha256"), fields.where("gate_sha256"));
+  for (const auto& [path, digest] : plan.source["gate_sha256"].items()) plan.gate_digests.emplace_back(path, digests.text(path));
   plan.sha256 = plan_hash(plan.source);
   if (plan.sha256 != written) {
     refuse_option("{}: edited since it was frozen: its hash is {}, not {}. To change a plan take frozen_sha256, order and gate_sha256 out of a copy and freeze that; its results are another study's",

@@ -1,6 +1,7 @@
 #include "lab/compare/plan.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -74,7 +75,7 @@ TEST(ComparePlan, AFrozenPlanIsReadAndAnEditedOneRefused) {
   EXPECT_EQ(plan.sha256.size(), 64u);
   EXPECT_EQ(plan.order.size(), 6u);
   EXPECT_NE(refusal([&] { frozen_plan(plan, "."); }).find("frozen already"), std::string::npos);
-  for (const char* pointer : {"/seed", "/workload/prompts", "/blocks"}) {
+  for (const char* pointer : {"/seed", "/workload/prompts", "/timeout_s"}) {
     PlanJson edited = plan.source;
     edited[PlanJson::json_pointer(pointer)] = 5;
     EXPECT_NE(read_refusal(edited).find("edited since it was frozen"), std::string::npos) << pointer;
@@ -82,6 +83,13 @@ TEST(ComparePlan, AFrozenPlanIsReadAndAnEditedOneRefused) {
   PlanJson order = plan.source;
   std::swap(order["order"][0], order["order"][1]);
   EXPECT_NE(read_refusal(order).find("edited since it was frozen"), std::string::npos);
+  PlanJson partial = plan.source;  // with a hash of its own, but no plan
+  partial["order"][2] = {"native", "native"};
+  partial["frozen_sha256"] = plan_hash(partial);
+  EXPECT_NE(read_refusal(partial).find("wanted each arm once"), std::string::npos);
+  partial["order"].erase(2);
+  partial["frozen_sha256"] = plan_hash(partial);
+  EXPECT_NE(read_refusal(partial).find("wanted 6 blocks, found 5"), std::string::npos);
   PlanJson unfrozen = plan.source;
   unfrozen.erase("frozen_sha256");
   EXPECT_NE(read_refusal(unfrozen).find("frozen_sha256 is missing"), std::string::npos);
@@ -91,7 +99,7 @@ TEST(ComparePlan, AFrozenPlanIsReadAndAnEditedOneRefused) {
 }
 
 TEST(ComparePlan, FreezingTakesTheGateRecordsDigests) {
-  const auto folder = std::filesystem::temp_directory_path() / "keel_compare_gates";
+  const auto folder = std::filesystem::temp_directory_path() / ("keel_compare_gates_" + std::to_string(getpid()));
   std::filesystem::create_directories(folder);
   std::ofstream(folder / "q.json") << R"({"verdict": "pass"})";
   PlanJson plan = sample_plan();

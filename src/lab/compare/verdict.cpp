@@ -43,15 +43,18 @@ RatioFigures figures_of(const ComparePlan& plan, const PlannedComparison& compar
   return figures;
 }
 
-// The cache format that an arm attested, where it did.
+// The cache's types as an arm attested them, "k=f16,v=fp8_e4m3"; empty where it did not.
 std::string attested_format(const std::string& arm, const std::vector<CompareBlock>& blocks) {
   for (const CompareBlock& block : blocks) {
     const ArmRun* run = run_of(block, arm);
     if (run == nullptr || !run->error.empty() || !run->ran.is_object()) continue;
-    for (const char* part : {"engine", "model_card"}) {
-      const auto found = run->ran.find(part);
-      if (found != run->ran.end() && found->is_object() && found->contains("kv_cache") && (*found)["kv_cache"].is_string()) return (*found)["kv_cache"];
-    }
+    const auto types = [](const PlanJson& json, const char* key, const char* value) -> std::string {
+      const bool given = json.is_object() && json.contains(key) && json.contains(value) && json[key].is_string() && json[value].is_string();
+      return given ? fmt::format("k={},v={}", json[key].get<std::string>(), json[value].get<std::string>()) : "";
+    };
+    const PlanJson card = run->ran.value("model_card", PlanJson());
+    const std::string engine = types(run->ran.value("engine", PlanJson()), "key_type", "value_type");
+    return !engine.empty() ? engine : types(card.is_object() ? card.value("kv_cache", PlanJson()) : PlanJson(), "key_dtype", "value_dtype");
   }
   return "";
 }
@@ -64,15 +67,18 @@ GateResult gate_result(const ComparePlan& plan, const PlannedComparison& compari
   const auto frozen = std::ranges::find(plan.gate_digests, record, &std::pair<std::string, std::string>::first);
   if (frozen == plan.gate_digests.end() || frozen->second != hex(sha256(text))) return gate.words = "not the record that was there when the plan was frozen", gate;
   const PlanJson json = json_problem(text) ? PlanJson() : PlanJson::parse(text);
-  if (!json.is_object() || !json.contains("verdict") || !json["verdict"].is_string()) return gate.words = "no qualification record: it has no verdict", gate;
-  const std::string verdict = json["verdict"], ran = attested_format(comparison.candidate, blocks);
-  std::string qualified;
-  if (const auto found = json.find("candidate"); found != json.end()) {
-    qualified = found->is_string() ? found->get<std::string>() : found->is_object() && found->contains("kv_cache") && (*found)["kv_cache"].is_string() ? (*found)["kv_cache"].get<std::string>() : "";
+  try {
+    if (json.at("record") != "keel-qualification") return gate.words = "no qualification record", gate;
+    if (json.at("plan_sha256") != hex(sha256(nlohmann::json(json.at("plan")).dump()))) return gate.words = "its plan is not what it was scored by", gate;
+    if (json.contains("broken_on_purpose")) return gate.words = "broken on purpose", gate;
+    const std::string qualified = json.at("plan").at("subject").at("candidate"), ran = attested_format(comparison.candidate, blocks), verdict = json.at("verdict");
+    if (!ran.empty() && qualified != ran) return gate.words = fmt::format("it qualifies {}, and the candidate ran {}", shortened(qualified, 60), shortened(ran, 60)), gate;
+    gate.passes = verdict == "pass";
+    gate.words = fmt::format("{} on {}: {}{}", shortened(qualified, 60), shortened(json.at("plan").at("subject").at("model").get<std::string>(), 100), shortened(verdict, 60),
+                             ran.empty() ? "; the candidate does not say what it ran" : "");
+  } catch (const nlohmann::json::exception&) {
+    gate.words = "no qualification record";
   }
-  if (!qualified.empty() && !ran.empty() && qualified != ran) return gate.words = fmt::format("it qualifies {}, and the candidate ran {}", shortened(qualified, 40), shortened(ran, 40)), gate;
-  gate.passes = verdict == "pass";
-  gate.words = "its verdict: " + shortened(verdict, 60);
   return gate;
 }
 

@@ -1,10 +1,12 @@
 #include "lab/compare/verdict.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 
+#include "base/sha256.h"
 #include "lab/compare/report.h"
 #include "lab/compare/test_plans.h"
 #include "lab/xml_problem.h"
@@ -17,8 +19,8 @@ std::vector<CompareBlock> blocks_of(const std::vector<double>& ratios) {
   std::vector<CompareBlock> blocks;
   for (const double ratio : ratios) {
     CompareBlock block{.number = static_cast<std::int64_t>(blocks.size()) + 1, .runs = {}};
-    block.runs.push_back({.arm = "native", .error = "", .figures = {{ArmMetric::output_rate, 100}, {ArmMetric::tpot_p95, 10}}, .ran = {{"engine", {{"kv_cache", "k16v16"}}}}, .details = {}});
-    ArmRun small{.arm = "small", .error = "", .figures = {{ArmMetric::output_rate, 100 * ratio}, {ArmMetric::tpot_p95, 10 / ratio}}, .ran = {{"engine", {{"kv_cache", "k16v8"}}}}, .details = {}};
+    block.runs.push_back({.arm = "native", .error = "", .figures = {{ArmMetric::output_rate, 100}, {ArmMetric::tpot_p95, 10}}, .ran = {{"engine", {{"kv_cache", "k16v16"}, {"key_type", "f16"}, {"value_type", "f16"}}}}, .details = {}});
+    ArmRun small{.arm = "small", .error = "", .figures = {{ArmMetric::output_rate, 100 * ratio}, {ArmMetric::tpot_p95, 10 / ratio}}, .ran = {{"engine", {{"kv_cache", "k16v8"}, {"key_type", "f16"}, {"value_type", "fp8_e4m3"}}}}, .details = {}};
     if (ratio == 0) small.error = "exit code 3: <gone>", small.figures.clear();
     block.runs.push_back(small);
     blocks.push_back(block);
@@ -107,7 +109,7 @@ TEST(CompareVerdict, GuardsStandApart) {
 }
 
 TEST(CompareVerdict, NoGainBehindAGateThatDoesNotPass) {
-  const auto folder = std::filesystem::temp_directory_path() / "keel_compare_verdict";
+  const auto folder = std::filesystem::temp_directory_path() / ("keel_compare_verdict_" + std::to_string(getpid()));
   std::filesystem::create_directories(folder);
   PlanJson plan = sample_plan();
   plan["comparisons"][0]["gates"] = {"q.json"};
@@ -116,14 +118,27 @@ TEST(CompareVerdict, NoGainBehindAGateThatDoesNotPass) {
     std::ofstream(folder / "q.json") << record;
     return result_of(plan, ratios, folder.string()).comparisons[0];
   };
-  EXPECT_EQ(with(R"({"verdict": "pass", "candidate": "k16v8"})").verdict, ComparisonVerdict::gain);
-  EXPECT_EQ(with(R"({"verdict": "fail", "candidate": "k16v8"})").reasons, (std::vector<std::string>{"gate q.json: its verdict: fail"}));
-  EXPECT_EQ(with(R"({"verdict": "fail"})").verdict, ComparisonVerdict::no_gain);
-  EXPECT_EQ(with(R"({"verdict": "pass", "candidate": "k8v8"})").gates[0].words, "it qualifies k8v8, and the candidate ran k16v8");
-  EXPECT_EQ(with("[]").gates[0].words, "no qualification record: it has no verdict");
-  EXPECT_EQ(with("nonsense").gates[0].passes, false);
+  const auto record = [](const char* verdict, const char* candidate) {
+    PlanJson json{{"record", "keel-qualification"}, {"verdict", verdict}, {"plan", {{"subject", {{"model", "tiny"}, {"candidate", candidate}}}}}};
+    json["plan_sha256"] = hex(sha256(nlohmann::json(json["plan"]).dump()));
+    return json;
+  };
+  const PlanJson good = record("pass", "k=f16,v=fp8_e4m3");
+  EXPECT_EQ(with(good.dump()).verdict, ComparisonVerdict::gain);
+  EXPECT_EQ(with(good.dump()).gates[0].words, "k=f16,v=fp8_e4m3 on tiny: pass");
+  EXPECT_EQ(with(record("fail", "k=f16,v=fp8_e4m3").dump()).reasons, (std::vector<std::string>{"gate q.json: k=f16,v=fp8_e4m3 on tiny: fail"}));
+  EXPECT_EQ(with(record("not reached", "k=f16,v=fp8_e4m3").dump()).verdict, ComparisonVerdict::no_gain);
+  EXPECT_EQ(with(record("pass", "k=bf16,v=fp8_e4m3").dump()).gates[0].words, "it qualifies k=bf16,v=fp8_e4m3, and the candidate ran k=f16,v=fp8_e4m3");
+  PlanJson edited = good;
+  edited["plan"]["subject"]["model"] = "other";
+  EXPECT_EQ(with(edited.dump()).gates[0].words, "its plan is not what it was scored by");
+  PlanJson broken = good;
+  broken["broken_on_purpose"] = "swapped pages";
+  EXPECT_EQ(with(broken.dump()).verdict, ComparisonVerdict::no_gain);
+  for (const char* nothing : {"[]", "nonsense", "{}", R"({"verdict": "pass"})"}) EXPECT_EQ(with(nothing).gates[0].words, "no qualification record") << nothing;
+  with(good.dump());
   const ComparePlan kept = frozen(plan, folder.string());
-  std::ofstream(folder / "q.json") << R"({"verdict": "pass"})";
+  std::ofstream(folder / "q.json") << good.dump(1);
   EXPECT_EQ(judge(kept, blocks_of(ratios), folder.string()).comparisons[0].gates[0].words, "not the record that was there when the plan was frozen");
   std::filesystem::remove_all(folder);
   EXPECT_EQ(judge(kept, blocks_of(ratios), folder.string()).comparisons[0].gates[0].words, "the record cannot be read");
