@@ -38,7 +38,7 @@ class ProductionGate {
   ProductionItem routes();
   ProductionItem graphs(bool stale);
   ProductionItem fault(const std::string& name);
-  DecodeArm arm_of(KvFormat format, bool graphs) const;
+  Scene& scene(bool graphs, bool watched);
 
   Device device_;
   const LoadedModel& model_;
@@ -48,6 +48,7 @@ class ProductionGate {
   WorkerPool& workers_;
   bool decode_is_plain_ = false, native_prefill_ = true;
   std::vector<std::string> items_;
+  std::unique_ptr<Scene> eager_, replayed_;
 };
 
 inline constexpr std::int64_t kProductionTokens = 600;
