@@ -6,7 +6,7 @@
 #include <map>
 #include <optional>
 
-#include "base/error.h"
+#include "base/option_error.h"
 #include "lab/qualify/attention_check.h"
 #include "lab/qualify/production_faults.h"
 #include "model/attention_router.h"
@@ -85,12 +85,13 @@ struct ProductionGate::Scene {
 };
 
 ProductionGate::ProductionGate(Device device, const LoadedModel& model, const DecodeArm& candidate, KvFormat control,
-                               std::span<const std::int32_t> tokens, WorkerPool& workers)
+                               std::span<const std::int32_t> tokens, WorkerPool& workers, const std::string& broken)
     : device_(device), model_(model), candidate_(candidate), control_(control), tokens_(tokens), workers_(workers) {
   check(static_cast<std::int64_t>(tokens.size()) >= kProductionTokens, "text enough for the scenario");
   if (model.config.max_positions < Scene::kLongest) {
     fail("the production gate's scenario takes {} positions, and the model has {}", Scene::kLongest, model.config.max_positions);
   }
+  if (!broken.empty()) broken_ = &find_fault(broken);
   const auto sixteen = [](DType type) { return bits(type) == 16 ? DType::f16 : type; };
   for (const CudaCell& cell : cuda_cells()) {
     if (device != Device::cuda || cell.head_dim != model.config.head_dim) continue;
@@ -148,7 +149,7 @@ ProductionItem ProductionGate::run(const std::string& item) {
   if (item == "fault: keys and values share storage") return detected(storage(true));
   if (item == "fault: no saturation") return detected(writer(false));
   if (item == "fault: stale graph inputs") return detected(graphs(true));
-  return named(fault(item));
+  return named(fault(find_fault(item.substr(std::string("fault: ").size()))));
 }
 
 // What the cache really is, from the pool that the executor was bound to.
@@ -278,7 +279,20 @@ ProductionItem ProductionGate::writer(bool saturates) {
 
 ProductionItem ProductionGate::attention() {
   Scene& scene = this->scene(false, true);
-  for (const auto& parts : Scene::steps()) scene.step(parts);
+  const auto steps = Scene::steps();
+  std::optional<FaultScene> target;
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    if (broken_ != nullptr && i == 2) {  // the first step of nothing but decode rows
+      target.emplace(FaultScene{.config = model_.config, .pool = scene.decode.pool(), .check = *scene.check, .table = scene.tables[0], .other_table = scene.tables[1],
+                                .position = scene.lengths[0], .layer = model_.config.layers / 2});
+      if (const std::string why = broken_->refusal(*target); !why.empty()) refuse_option("the fault '{}' cannot be made here: {}", broken_->name, why);
+      if (broken_->at_layer) scene.check->inject(target->layer, [&](AttentionCall& call) { broken_->at_layer(*target, call); });
+    }
+    scene.step(steps[i], [&](StepRows& rows) {
+      if (target && i == 2 && broken_->in_step) broken_->in_step(*target, rows);
+    });
+    scene.check->inject(-1, {});
+  }
   const AttentionFindings& found = scene.check->findings();
   const auto calls = static_cast<std::int64_t>(Scene::steps().size()) * model_.config.layers;
   Json detail{{"calls", found.calls},
@@ -351,10 +365,7 @@ ProductionItem ProductionGate::graphs(bool stale) {
           .detail = {{"largest_difference_from_eager", furthest}, {"bound", bound}, {"least_difference_between_replays", moved}}};
 }
 
-ProductionItem ProductionGate::fault(const std::string& item) {
-  const auto& plans = fault_plans();
-  const auto plan = std::find_if(plans.begin(), plans.end(), [&](const FaultPlan& one) { return "fault: " + one.name == item; });
-  check(plan != plans.end(), "an item of this gate");
+ProductionItem ProductionGate::fault(const FaultPlan& plan) {
   Scene& scene = this->scene(false, true);
   scene.step({{0, 40}, {1, 23}});
   check(scene.check->findings().calls > 0, "the prompts' attention is watched");
@@ -362,10 +373,10 @@ ProductionItem ProductionGate::fault(const std::string& item) {
   if (!clean.clean()) return {.passed = false, .detail = {{"why", "the scenario is wrong before the fault: " + clean.first}}};
   FaultScene target{.config = model_.config, .pool = scene.decode.pool(), .check = *scene.check, .table = scene.tables[0], .other_table = scene.tables[1],
                     .position = 40, .layer = model_.config.layers / 2};
-  if (const std::string why = plan->refusal(target); !why.empty()) return {.applies = false, .detail = {{"why", why}}};
-  if (plan->at_layer) scene.check->inject(target.layer, [&](AttentionCall& call) { plan->at_layer(target, call); });
+  if (const std::string why = plan.refusal(target); !why.empty()) return {.applies = false, .detail = {{"why", why}}};
+  if (plan.at_layer) scene.check->inject(target.layer, [&](AttentionCall& call) { plan.at_layer(target, call); });
   scene.step({{0, 1}, {1, 1}}, [&](StepRows& rows) {
-    if (plan->in_step) plan->in_step(target, rows);
+    if (plan.in_step) plan.in_step(target, rows);
   });
   const AttentionFindings& found = scene.check->findings();
   return {.passed = !found.clean(), .detail = {{"detected_by", found.by()}, {"first", found.first}}};
