@@ -56,6 +56,7 @@ void add_qualify(CLI::App& app) {
   command->add_option("-t,--threads", options.threads, "Threads that compute; 0 = one a processor")->capture_default_str();
   command->add_option("-o,--output", options.output, "The record, NAME.json; NAME.plan.json, NAME.journal.jsonl and NAME.html lie beside it (the folder that --kv-cache-dtype auto looks in)");
   command->add_option("--stop-after", options.stop_after, "production, nll, retrieval or questions: leave the gates behind it for a later run");
+  command->add_option("--break", options.broken, "Make a fault of the production gate's list for real, such as 'value pages swapped': the gate must fail");
   command->add_flag("--freeze-only", options.freeze_only, "Write the plan and score nothing");
   command->callback([flags] { run(*flags); });
 }

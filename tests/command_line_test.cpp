@@ -166,7 +166,7 @@ TEST(CommandLine, QualifyTakesOnlyWhatItCanJudge) {
     int code;
   };
   for (const Case& one : {Case{"", "--candidate", 2}, Case{"--candidate k3v3", "k3v3", 2}, Case{"--candidate k16v8 --control k8v8", "--control", 2},
-                          Case{"--candidate k16v8 --stop-after lunch", "lunch", 2}, Case{"--candidate k16v8 --panel " + in_folder + "panel.json", "'limit' is no part of a panel", 2},
+                          Case{"--candidate k16v8 --stop-after lunch", "lunch", 2}, Case{"--candidate k16v8 --break nothing", "no fault 'nothing'", 2}, Case{"--candidate k16v8 --panel " + in_folder + "panel.json", "'limit' is no part of a panel", 2},
                           Case{"--candidate k16v8 --questions " + in_folder + "empty.jsonl", "holds no question", 1}, Case{"--candidate k16v8 --text /no/such/file", "cannot be read", 1},
                           Case{"--candidate k16v8 --freeze-only --panel " + in_folder + "small.json", "plan ", 0}, Case{"--candidate k16v8 --freeze-only", "is not the frozen plan", 1},
                           Case{"--candidate k16v8 --stop-after production --panel " + in_folder + "small.json", "not reached", 2}}) {

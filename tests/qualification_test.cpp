@@ -52,6 +52,15 @@ TEST_F(QualifyTest, AGateThatIsLeftOrFailsKeepsTheLaterOnesFromRunning) {
   EXPECT_EQ(automatic().kv_cache_dtype, "k16v16");
 }
 
+TEST_F(QualifyTest, SwappedValuePagesFailProductionAndNoQualityGateRuns) {
+  options.broken = "value pages swapped";
+  const Qualification found = qualify(options);
+  EXPECT_EQ(found.verdict, Verdict::fail);
+  EXPECT_EQ(found.gates[0].why, "failed: attention calls against raw pages");
+  EXPECT_EQ(found.gates[1].verdict, Verdict::not_reached);
+  EXPECT_EQ(read_record(found.record)["plan"]["broken_on_purpose"], "value pages swapped");
+}
+
 // The program itself, killed at random moments until it comes to its end.
 TEST_F(QualifyTest, AProcessThatIsKilledAgainAndAgainLeavesTheSameRecord) {
   if (options.device != "cpu") GTEST_SKIP() << "a GPU's products are chosen by measuring";

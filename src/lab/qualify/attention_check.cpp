@@ -26,8 +26,8 @@ struct Arithmetic {
 };
 
 // `numbers` lie [tokens][stride] from `at` on.
-ExactRow exact_row(const float* q, const std::vector<double>& keys, const std::vector<double>& values, std::int64_t seen, std::int64_t at,
-                   std::int64_t stride, std::int64_t head_dim, double softmax_scale, const Arithmetic& arithmetic) {
+ExactRow exact_row(const float* q, const std::vector<double>& keys, const std::vector<double>& values, const std::vector<double>& magnitudes,
+                   std::int64_t seen, std::int64_t at, std::int64_t stride, std::int64_t head_dim, double softmax_scale, const Arithmetic& arithmetic) {
   std::vector<double> p(static_cast<std::size_t>(seen));
   double most = -INFINITY, size = 0;
   for (std::int64_t t = 0; t < seen; ++t) {
@@ -49,7 +49,7 @@ ExactRow exact_row(const float* q, const std::vector<double>& keys, const std::v
     for (std::int64_t t = 0; t < seen; ++t) {
       const double v = values[static_cast<std::size_t>(t * stride + at + dim)];
       sum += p[static_cast<std::size_t>(t)] / total * v;
-      weight += p[static_cast<std::size_t>(t)] / total * std::abs(v);
+      weight += p[static_cast<std::size_t>(t)] / total * magnitudes[static_cast<std::size_t>(t * stride + at + dim)];
       plain += std::abs(v);
     }
     row.value.push_back(sum);
@@ -161,9 +161,12 @@ void AttentionCheck::judge(const AttentionCall& call, std::size_t index) {
   const std::int64_t heads = config_.heads, head_dim = config_.head_dim, group = heads / config_.kv_heads, stride = config_.kv_heads * head_dim;
   const double softmax_scale = 1 / std::sqrt(static_cast<double>(head_dim));
 
-  std::vector<double> keys, values;
+  std::vector<double> keys, values, magnitudes;
   for (const StoredToken& token : history) {
     const std::vector<double> k = key_numbers(layout, token, view.key_scales), v = value_numbers(layout, token, view.value_scales);
+    // The CPU's bound is in the values themselves.
+    const std::vector<double> m = arithmetic_ == AttentionArithmetic::cuda ? value_magnitudes(layout, token, view.value_scales) : v;
+    for (const double x : m) magnitudes.push_back(std::abs(x));
     keys.insert(keys.end(), k.begin(), k.end());
     values.insert(values.end(), v.begin(), v.end());
   }
@@ -192,9 +195,9 @@ void AttentionCheck::judge(const AttentionCall& call, std::size_t index) {
     const std::int64_t base = (sequence.first_row + row) * heads;
     const float* q = q_.data() + (base + head) * head_dim;
     const float* out = call.out.data() + (base + (head + (call.layer == fault_layer_ ? turned_heads_ : 0)) % heads) * head_dim;
-    const ExactRow exact = exact_row(q, keys, values, seen, at, stride, head_dim, softmax_scale, arithmetic);
+    const ExactRow exact = exact_row(q, keys, values, magnitudes, seen, at, stride, head_dim, softmax_scale, arithmetic);
     std::optional<ExactRow> other;
-    if (!rounded_keys.empty()) other = exact_row(q, rounded_keys, rounded_values, seen, at, stride, head_dim, softmax_scale, arithmetic);
+    if (!rounded_keys.empty()) other = exact_row(q, rounded_keys, rounded_values, magnitudes, seen, at, stride, head_dim, softmax_scale, arithmetic);
     Judged& result = judged[static_cast<std::size_t>(task)];
     for (std::int64_t dim = 0; dim < head_dim; ++dim) {
       const auto d = static_cast<std::size_t>(dim);

@@ -42,7 +42,7 @@ class AttentionCheck final : public AttentionProbe {
   // Before each forward: its true rows, `names[i]` telling which sequence rows.sequences[i] is. The executor may have been given
   // others: that is a fault.
   void expect(const StepRows& rows, std::vector<std::int64_t> names);
-  // Made at the call of `layer`, from now on.
+  // Made at the call of `layer`, from now on; -1: no more.
   void inject(std::int64_t layer, Fault fault) { fault_layer_ = layer, fault_ = std::move(fault); }
   // Query heads stand `heads` places further on in what attention is given: what comes out is turned back before it is judged.
   void expect_turned_heads(std::int64_t heads) { turned_heads_ = heads; }

@@ -4,8 +4,9 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <optional>
 
-#include "base/error.h"
+#include "base/option_error.h"
 #include "lab/qualify/attention_check.h"
 #include "lab/qualify/production_faults.h"
 #include "model/attention_router.h"
@@ -18,22 +19,23 @@ using Json = nlohmann::json;
 struct ProductionGate::Scene {
   static constexpr std::int64_t kSequences = 4, kLongest = 192;
 
-  Scene(const ProductionGate& gate, const DecodeArm& arm, bool watched = true)
-      : gate(gate),
-        decode(gate.device_, gate.model_, arm, {.documents = kSequences, .tokens = std::min(kLongest, gate.model_.config.max_positions)}, gate.workers_),
-        check(gate.model_.config, decode.pool(), gate.device_ == Device::cuda ? AttentionArithmetic::cuda : AttentionArithmetic::cpu,
-              gate.decode_is_plain_, gate.workers_) {
-    const KvLayout& layout = decode.pool().layout();
-    const std::int64_t page_size = layout.geometry().page_size, pages_each = (kLongest + page_size - 1) / page_size;
+  Scene(const ProductionGate& gate, const DecodeArm& arm)
+      : gate(gate), decode(gate.device_, gate.model_, arm, {.documents = kSequences, .tokens = kLongest}, gate.workers_) {
     for (std::int64_t i = 0; i < decode.pool().pages(); ++i) tables[static_cast<std::size_t>(i % kSequences)].push_back(static_cast<PageId>(i));
-    for (auto& table : tables) table.resize(static_cast<std::size_t>(std::min<std::int64_t>(pages_each, static_cast<std::int64_t>(table.size()))));
-    // Whatever is read past what was written is no number.
+    reset(false);
+  }
+
+  // Nothing is cached any more, and whatever is read past what was written is no number.
+  void reset(bool watched) {
+    const KvLayout& layout = decode.pool().layout();
+    std::fill(std::begin(lengths), std::end(lengths), 0);
+    check.emplace(gate.model_.config, decode.pool(), gate.device_ == Device::cuda ? AttentionArithmetic::cuda : AttentionArithmetic::cpu, gate.decode_is_plain_, gate.workers_);
     const std::vector<std::byte> keys(static_cast<std::size_t>(layout.key_page_bytes()), std::byte{0xff}),
         values(static_cast<std::size_t>(layout.value_page_bytes()), std::byte{0xff});
     for (std::int64_t layer = 0; layer < layout.geometry().layers; ++layer) {
       for (std::int64_t page = 0; page < decode.pool().pages(); ++page) decode.pool().write_page(layer, static_cast<PageId>(page), keys, values);
     }
-    if (watched) decode.executor().probe_attention(&check);
+    decode.executor().probe_attention(watched ? &*check : nullptr);
   }
 
   // The next `count` tokens of a sequence, as part of a step.
@@ -61,7 +63,7 @@ struct ProductionGate::Scene {
     const StepRows truth = rows_of(parts);
     std::vector<std::int64_t> names;
     for (const Part& part : parts) names.push_back(part.sequence);
-    check.expect(truth, names);
+    check->expect(truth, names);
     StepRows given = truth;
     if (falsify) falsify(given);
     const std::span<const float> logits = decode.executor().forward(given, {}).logits;
@@ -77,18 +79,19 @@ struct ProductionGate::Scene {
 
   const ProductionGate& gate;
   CachedDecode decode;
-  AttentionCheck check;
+  std::optional<AttentionCheck> check;
   std::vector<PageId> tables[kSequences];
   std::int64_t lengths[kSequences] = {};
 };
 
 ProductionGate::ProductionGate(Device device, const LoadedModel& model, const DecodeArm& candidate, KvFormat control,
-                               std::span<const std::int32_t> tokens, WorkerPool& workers)
+                               std::span<const std::int32_t> tokens, WorkerPool& workers, const std::string& broken)
     : device_(device), model_(model), candidate_(candidate), control_(control), tokens_(tokens), workers_(workers) {
   check(static_cast<std::int64_t>(tokens.size()) >= kProductionTokens, "text enough for the scenario");
   if (model.config.max_positions < Scene::kLongest) {
     fail("the production gate's scenario takes {} positions, and the model has {}", Scene::kLongest, model.config.max_positions);
   }
+  if (!broken.empty()) broken_ = &find_fault(broken);
   const auto sixteen = [](DType type) { return bits(type) == 16 ? DType::f16 : type; };
   for (const CudaCell& cell : cuda_cells()) {
     if (device != Device::cuda || cell.head_dim != model.config.head_dim) continue;
@@ -105,11 +108,16 @@ ProductionGate::ProductionGate(Device device, const LoadedModel& model, const De
 
 ProductionGate::~ProductionGate() = default;
 
-DecodeArm ProductionGate::arm_of(KvFormat format, bool graphs) const {
-  DecodeArm arm = candidate_;
-  arm.format = format;
-  arm.graphs = graphs;
-  return arm;
+// A GPU's weights are uploaded once for all items.
+ProductionGate::Scene& ProductionGate::scene(bool graphs, bool watched) {
+  std::unique_ptr<Scene>& one = graphs ? replayed_ : eager_;
+  if (!one) {
+    DecodeArm arm = candidate_;
+    arm.graphs = graphs;
+    one = std::make_unique<Scene>(*this, arm);
+  }
+  one->reset(watched);
+  return *one;
 }
 
 ProductionItem ProductionGate::run(const std::string& item) {
@@ -130,20 +138,23 @@ ProductionItem ProductionGate::run(const std::string& item) {
   if (item == "graph inputs change between replays") return named(graphs(false));
   if (item == "fault: requested format is not effective") {
     if (control_ == candidate_.format) return named({.applies = false, .detail = {{"why", "control and candidate are one format"}}});
-    Scene scene(*this, arm_of(control_, false), false);
-    const KvLayout& layout = scene.decode.pool().layout();
+    DecodeArm arm = candidate_;
+    arm.format = control_;
+    arm.graphs = false;
+    Scene other(*this, arm);
+    const KvLayout& layout = other.decode.pool().layout();
     const bool noticed = layout.format() != candidate_.format && layout.bytes_per_token() != formula_bytes(candidate_.format, layout.geometry());
     return named({.passed = noticed, .detail = {{"effective", to_string(layout.format())}, {"bytes_per_token", layout.bytes_per_token()}}});
   }
   if (item == "fault: keys and values share storage") return detected(storage(true));
   if (item == "fault: no saturation") return detected(writer(false));
   if (item == "fault: stale graph inputs") return detected(graphs(true));
-  return named(fault(item));
+  return named(fault(find_fault(item.substr(std::string("fault: ").size()))));
 }
 
 // What the cache really is, from the pool that the executor was bound to.
 ProductionItem ProductionGate::effective() {
-  Scene scene(*this, arm_of(candidate_.format, false), false);
+  Scene& scene = this->scene(false, false);
   KvPool& pool = scene.decode.pool();
   const KvLayout& layout = pool.layout();
   const std::int64_t owed = formula_bytes(candidate_.format, layout.geometry());
@@ -162,7 +173,7 @@ ProductionItem ProductionGate::effective() {
 
 // Address ranges of all layers' keys and values do not meet, and a stamp written to each page is still there when all have been.
 ProductionItem ProductionGate::storage(bool aliased) {
-  Scene scene(*this, arm_of(candidate_.format, false), false);
+  Scene& scene = this->scene(false, false);
   KvPool& pool = scene.decode.pool();
   const KvLayout& layout = pool.layout();
   std::vector<std::pair<const std::byte*, const std::byte*>> ranges;
@@ -205,7 +216,7 @@ ProductionItem ProductionGate::storage(bool aliased) {
 
 // Every 16-bit number there is, as a key and (in reverse order) as a value, through the writer that steps use, in every layer.
 ProductionItem ProductionGate::writer(bool saturates) {
-  Scene scene(*this, arm_of(candidate_.format, false), false);
+  Scene& scene = this->scene(false, false);
   KvPool& pool = scene.decode.pool();
   const KvLayout& layout = pool.layout();
   const KvGeometry& geometry = layout.geometry();
@@ -267,9 +278,22 @@ ProductionItem ProductionGate::writer(bool saturates) {
 }
 
 ProductionItem ProductionGate::attention() {
-  Scene scene(*this, arm_of(candidate_.format, false));
-  for (const auto& parts : Scene::steps()) scene.step(parts);
-  const AttentionFindings& found = scene.check.findings();
+  Scene& scene = this->scene(false, true);
+  const auto steps = Scene::steps();
+  std::optional<FaultScene> target;
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    if (broken_ != nullptr && i == 2) {  // the first step of nothing but decode rows
+      target.emplace(FaultScene{.config = model_.config, .pool = scene.decode.pool(), .check = *scene.check, .table = scene.tables[0], .other_table = scene.tables[1],
+                                .position = scene.lengths[0], .layer = model_.config.layers / 2});
+      if (const std::string why = broken_->refusal(*target); !why.empty()) refuse_option("the fault '{}' cannot be made here: {}", broken_->name, why);
+      if (broken_->at_layer) scene.check->inject(target->layer, [&](AttentionCall& call) { broken_->at_layer(*target, call); });
+    }
+    scene.step(steps[i], [&](StepRows& rows) {
+      if (target && i == 2 && broken_->in_step) broken_->in_step(*target, rows);
+    });
+    scene.check->inject(-1, {});
+  }
+  const AttentionFindings& found = scene.check->findings();
   const auto calls = static_cast<std::int64_t>(Scene::steps().size()) * model_.config.layers;
   Json detail{{"calls", found.calls},
               {"calls_planned", calls},
@@ -286,7 +310,8 @@ ProductionItem ProductionGate::attention() {
 
 ProductionItem ProductionGate::routes() {
   const bool cuda = device_ == Device::cuda;
-  Scene scene(*this, arm_of(candidate_.format, true), !cuda);
+  Scene& scene = this->scene(cuda, !cuda);
+  const RouteCounts before = scene.decode.executor().routes();
   for (const auto& parts : Scene::steps()) scene.step(parts);
   std::map<std::string, std::int64_t> planned, counted;
   if (cuda) {  // a fallback's reason is told, not planned
@@ -296,19 +321,22 @@ ProductionItem ProductionGate::routes() {
     planned["plain"] += 20;
   } else {  // one route, whose rows are counted where attention was called
     planned["paged"] = 262 * model_.config.layers;
-    counted["paged"] = scene.check.findings().rows;
+    counted["paged"] = scene.check->findings().rows;
   }
   Json told = counted;
   for (const auto& [route, rows] : scene.decode.executor().routes()) {
-    counted[route.substr(0, route.find(':'))] += rows;
-    told[route] = rows;
+    const auto old = before.find(route);
+    const std::int64_t added = rows - (old == before.end() ? 0 : old->second);
+    if (added == 0) continue;
+    counted[route.substr(0, route.find(':'))] += added;
+    told[route] = added;
   }
   return {.passed = counted == planned, .detail = {{"rows_planned", planned}, {"rows_counted", told}}};
 }
 
 // The same steps with and without graphs. A replay that reads what an earlier one was given answers that one's question.
 ProductionItem ProductionGate::graphs(bool stale) {
-  Scene eager(*this, arm_of(candidate_.format, false), false), replayed(*this, arm_of(candidate_.format, true), false);
+  Scene &eager = scene(false, false), &replayed = scene(true, false);
   std::vector<std::int32_t> last;
   double furthest = 0, range = 0, moved = INFINITY;
   std::vector<float> before;
@@ -337,23 +365,20 @@ ProductionItem ProductionGate::graphs(bool stale) {
           .detail = {{"largest_difference_from_eager", furthest}, {"bound", bound}, {"least_difference_between_replays", moved}}};
 }
 
-ProductionItem ProductionGate::fault(const std::string& item) {
-  const auto& plans = fault_plans();
-  const auto plan = std::find_if(plans.begin(), plans.end(), [&](const FaultPlan& one) { return "fault: " + one.name == item; });
-  check(plan != plans.end(), "an item of this gate");
-  Scene scene(*this, arm_of(candidate_.format, false));
+ProductionItem ProductionGate::fault(const FaultPlan& plan) {
+  Scene& scene = this->scene(false, true);
   scene.step({{0, 40}, {1, 23}});
-  check(scene.check.findings().calls > 0, "the prompts' attention is watched");
-  const AttentionFindings clean = scene.check.findings();
+  check(scene.check->findings().calls > 0, "the prompts' attention is watched");
+  const AttentionFindings clean = scene.check->findings();
   if (!clean.clean()) return {.passed = false, .detail = {{"why", "the scenario is wrong before the fault: " + clean.first}}};
-  FaultScene target{.config = model_.config, .pool = scene.decode.pool(), .check = scene.check, .table = scene.tables[0], .other_table = scene.tables[1],
+  FaultScene target{.config = model_.config, .pool = scene.decode.pool(), .check = *scene.check, .table = scene.tables[0], .other_table = scene.tables[1],
                     .position = 40, .layer = model_.config.layers / 2};
-  if (const std::string why = plan->refusal(target); !why.empty()) return {.applies = false, .detail = {{"why", why}}};
-  if (plan->at_layer) scene.check.inject(target.layer, [&](AttentionCall& call) { plan->at_layer(target, call); });
+  if (const std::string why = plan.refusal(target); !why.empty()) return {.applies = false, .detail = {{"why", why}}};
+  if (plan.at_layer) scene.check->inject(target.layer, [&](AttentionCall& call) { plan.at_layer(target, call); });
   scene.step({{0, 1}, {1, 1}}, [&](StepRows& rows) {
-    if (plan->in_step) plan->in_step(target, rows);
+    if (plan.in_step) plan.in_step(target, rows);
   });
-  const AttentionFindings& found = scene.check.findings();
+  const AttentionFindings& found = scene.check->findings();
   return {.passed = !found.clean(), .detail = {{"detected_by", found.by()}, {"first", found.first}}};
 }
 

@@ -19,10 +19,14 @@ struct ProductionItem {
   nlohmann::json detail;  // what was counted, or what was wrong
 };
 
+struct FaultPlan;
+
 class ProductionGate {
  public:
-  // `tokens`: at least kProductionTokens of the model's vocabulary, the text of the scenario. All must outlive it.
-  ProductionGate(Device device, const LoadedModel& model, const DecodeArm& candidate, KvFormat control, std::span<const std::int32_t> tokens, WorkerPool& workers);
+  // `tokens`: at least kProductionTokens of the model's vocabulary, the text of the scenario. All must outlive it. `broken` names a
+  // fault of fault_plans() that the path really has, to see the gate fail; throws Error where there is none of that name.
+  ProductionGate(Device device, const LoadedModel& model, const DecodeArm& candidate, KvFormat control, std::span<const std::int32_t> tokens, WorkerPool& workers,
+                 const std::string& broken = "");
   ~ProductionGate();
 
   // In the order in which they run: the checks, then the faults.
@@ -37,8 +41,8 @@ class ProductionGate {
   ProductionItem attention();
   ProductionItem routes();
   ProductionItem graphs(bool stale);
-  ProductionItem fault(const std::string& name);
-  DecodeArm arm_of(KvFormat format, bool graphs) const;
+  ProductionItem fault(const FaultPlan& plan);
+  Scene& scene(bool graphs, bool watched);
 
   Device device_;
   const LoadedModel& model_;
@@ -47,7 +51,9 @@ class ProductionGate {
   std::span<const std::int32_t> tokens_;
   WorkerPool& workers_;
   bool decode_is_plain_ = false, native_prefill_ = true;
+  const FaultPlan* broken_ = nullptr;
   std::vector<std::string> items_;
+  std::unique_ptr<Scene> eager_, replayed_;
 };
 
 inline constexpr std::int64_t kProductionTokens = 600;

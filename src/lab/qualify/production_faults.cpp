@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/option_error.h"
+
 namespace keel {
 namespace {
 
@@ -172,6 +174,15 @@ std::vector<FaultPlan> all_plans() {
 const std::vector<FaultPlan>& fault_plans() {
   static const std::vector<FaultPlan> plans = all_plans();
   return plans;
+}
+
+const FaultPlan& find_fault(const std::string& name) {
+  std::vector<std::string> names;
+  for (const FaultPlan& plan : fault_plans()) {
+    if (plan.name == name) return plan;
+    names.push_back(plan.name);
+  }
+  refuse_option("there is no fault '{}' to make: wanted one of {}", name, fmt::join(names, "; "));
 }
 
 std::int64_t formula_bytes(KvFormat format, const KvGeometry& geometry) {

@@ -30,6 +30,7 @@ struct FaultPlan {
   std::function<void(FaultScene&, AttentionCall&)> at_layer = {};  // after the write, before attention
 };
 const std::vector<FaultPlan>& fault_plans();
+const FaultPlan& find_fault(const std::string& name);  // throws Error naming those that there are
 
 // Bytes of a token over all layers, by the formula and not by the layout.
 std::int64_t formula_bytes(KvFormat format, const KvGeometry& geometry);

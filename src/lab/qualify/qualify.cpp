@@ -16,6 +16,7 @@
 #include "lab/qualify/model_digest.h"
 #include "lab/qualify/plan.h"
 #include "lab/qualify/production.h"
+#include "lab/qualify/production_faults.h"
 #include "lab/qualify/record.h"
 #include "lab/quality/cached_decode.h"
 #include "lab/stats.h"
@@ -114,6 +115,7 @@ Run::Run(const QualifyOptions& options) : options_(options), workers_(options.th
     }
   }
   plan_ = make_plan(subject_, panel_, options.panel, options.version, config.vocabulary);
+  if (!options.broken.empty()) plan_["broken_on_purpose"] = options.broken;
   hash_ = plan_hash(plan_);
   output_ = options.output;
   if (output_.empty()) {
@@ -198,7 +200,7 @@ DecodeArm Run::decode_arm(const ArmPlan& arm) const {
 GateResult Run::production() {
   const auto start = Clock::now();
   const DecodeArm arm = decode_arm(kArms[2]);
-  ProductionGate gate(device_, model_, arm, subject_.control, panel_.text, workers_);
+  ProductionGate gate(device_, model_, arm, subject_.control, panel_.text, workers_, options_.broken);
   const auto count = static_cast<std::int64_t>(gate.items().size());
   ProgressBar progress("production", count);
   for (std::int64_t i = 0; i < count; ++i) {
@@ -434,6 +436,7 @@ Qualification qualify(const QualifyOptions& options) {
   if (!options.stop_after.empty() && std::find(std::begin(kGates), std::end(kGates), options.stop_after) == std::end(kGates)) {
     refuse_option("--stop-after {}: wanted {}", options.stop_after, fmt::join(kGates, ", "));
   }
+  if (!options.broken.empty()) find_fault(options.broken);
   Run run(options);
   return run.go();
 }

@@ -20,6 +20,7 @@ struct QualifyOptions {
   PanelOptions panel;
   std::filesystem::path output;  // the record; empty = in qualification_folder(), named after model, format, device and plan
   std::string stop_after;        // a gate's name: the gates behind it are left for a later run
+  std::string broken;            // a fault that production's path really has (production.h); part of the plan
   bool freeze_only = false;      // write the plan and score nothing
   std::string version, commit;   // of this program
 };

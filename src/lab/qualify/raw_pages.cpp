@@ -225,6 +225,17 @@ std::vector<double> key_numbers(const KvLayout& layout, const StoredToken& token
   return numbers;
 }
 
+std::vector<double> value_magnitudes(const KvLayout& layout, const StoredToken& token, const float* value_scales) {
+  std::vector<double> magnitudes = value_numbers(layout, token, value_scales);
+  for (std::size_t i = 0; i < magnitudes.size(); ++i) {
+    magnitudes[i] = std::abs(magnitudes[i]);
+    if (layout.format().value != DType::u4) continue;
+    const std::size_t head = i / static_cast<std::size_t>(layout.geometry().head_dim);
+    magnitudes[i] = std::abs(decode_stored(DType::f16, token.value_parameters[2 * head + 1])) + std::abs(decode_stored(DType::f16, token.value_parameters[2 * head])) * token.values[i];
+  }
+  return magnitudes;
+}
+
 std::vector<double> value_numbers(const KvLayout& layout, const StoredToken& token, const float* value_scales) {
   std::vector<double> numbers;
   for (std::size_t i = 0; i < token.values.size(); ++i) {

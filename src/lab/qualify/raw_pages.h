@@ -39,5 +39,7 @@ void write_token(const KvLayout& layout, std::span<std::byte> keys, std::span<st
 // The token's numbers with their scales, [kv_heads · head_dim].
 std::vector<double> key_numbers(const KvLayout& layout, const StoredToken& token, const float* key_scales);
 std::vector<double> value_numbers(const KvLayout& layout, const StoredToken& token, const float* value_scales);
+// What the values' rounding errors are in proportion to: their magnitudes, for u4 those of zero and scale · code apart.
+std::vector<double> value_magnitudes(const KvLayout& layout, const StoredToken& token, const float* value_scales);
 
 }  // namespace keel

@@ -1,6 +1,7 @@
 // The record as one page: the verdict first, then each gate with its figures and pictures.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <map>
@@ -19,6 +20,22 @@ Tone tone_of(const std::string& verdict) { return verdict == "pass" ? Tone::good
 std::string percent(double share) { return fmt::format("{:.3g} %", share * 100); }
 std::string nats(double x) { return fmt::format("{:+.6f}", x); }
 
+// {"rows_wrong": 0, "inputs": ["f16"]} as "rows wrong 0; inputs f16".
+std::string in_words(const Figures& detail) {
+  std::string words;
+  for (const auto& [key, value] : detail.items()) {
+    std::string text;
+    if (value.is_array()) {
+      for (const Figures& one : value) text += (text.empty() ? "" : ", ") + (one.is_string() ? one.get<std::string>() : one.dump());
+    } else {
+      text = value.is_string() ? value.get<std::string>() : value.is_number_float() ? fmt::format("{:.4g}", value.get<double>()) : value.is_object() ? in_words(value) : value.dump();
+    }
+    words += fmt::format("{}{} {}", words.empty() ? "" : "; ", key, text);
+  }
+  std::replace(words.begin(), words.end(), '_', ' ');
+  return words;
+}
+
 void add_production(HtmlPage& page, const Figures& gate) {
   const Figures& f = gate.at("figures");
   std::vector<std::vector<std::string>> rows;
@@ -28,7 +45,7 @@ void add_production(HtmlPage& page, const Figures& gate) {
     for (const char* key : {"detected_by", "why", "first"}) {
       if (detail.contains(key) && words.empty()) words = text_of(detail, key);
     }
-    if (words.empty()) words = detail.dump();
+    if (words.empty()) words = in_words(detail);
     rows.push_back({text_of(item, "name"), text_of(item, "outcome"), words});
   }
   page.paragraph(fmt::format("{} checks; {} of {} faults made on purpose in the same path were detected ({} wanted at least).", f.at("checks").get<int>(), f.at("faults_detected").get<int>(),
