@@ -1,6 +1,7 @@
 // keel scan MODEL: are its keys or values fragile, why, and what to run next.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -17,6 +18,7 @@ struct ScanFlags {
   ProbePlan plan;
   std::string data, html, device = "cpu";
   std::optional<std::uint64_t> random_tokens;
+  std::optional<std::int64_t> layer_tokens;
   bool weights_only = false, json = false;
   int threads = 0;
 };
@@ -42,11 +44,13 @@ ProbeText probe_text(const ScanFlags& flags, const ModelPath& path, const ModelC
   return cut_documents(source, tokenizer->encode(text, {}), leading_bos(*tokenizer), flags.plan);
 }
 
-void scan(const ScanFlags& flags) {
+void scan(ScanFlags flags) {
   if (flags.device != "cpu") refuse_option("--device {}: the probe changes keys and values between two operations, which only the CPU can", flags.device);
   if (flags.plan.layer_documents > flags.plan.documents) {
     refuse_option("--layer-documents {} is more than --documents {}", flags.plan.layer_documents, flags.plan.documents);
   }
+  flags.plan.layer_tokens = flags.layer_tokens.value_or(std::min(flags.plan.layer_tokens, flags.plan.tokens));
+  if (flags.plan.layer_tokens > flags.plan.tokens) refuse_option("--layer-tokens {} is more than --tokens {}", flags.plan.layer_tokens, flags.plan.tokens);
   const ModelPath path = flags.model.path();
   const LoadedModel model = load_model(path, flags.model.load_options());
   Scan result{.model = flags.model.model, .weights = model.weights.format, .config = model.config, .biases = scan_weights(model), .probe = {}};
@@ -82,6 +86,7 @@ void add_scan(CLI::App& app) {
   command->add_option("--layer-documents", flags->plan.layer_documents, "Of the documents, those for each layer alone")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20))
       ->capture_default_str();
+  command->add_option("--layer-tokens", flags->layer_tokens, "Of those documents' tokens (128, or --tokens where that is less)")->check(CLI::Range(std::int64_t{2}, std::int64_t{1} << 20));
   command->add_option("-t,--threads", flags->threads, "Threads that compute; 0 = one a processor")->capture_default_str();
   command->add_option("--html", flags->html, "Also a page with charts");
   command->add_flag("--json", flags->json, "As JSON, with every channel and layer");

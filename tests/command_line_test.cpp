@@ -192,7 +192,7 @@ TEST(CommandLine, ScanReadsWeightsAloneAndRefusesWhatItCannotProbe) {
     std::string said;
   };
   for (const Case& one : {Case{tiny + "--device cuda", 2, "only the CPU can"}, Case{tiny + "--documents 4", 2, "--documents"},
-                          Case{tiny + "--layer-documents 9", 2, "--layer-documents 9"}, Case{tiny + "--tokens 100000", 2, "found"},
+                          Case{tiny + "--layer-documents 9", 2, "--layer-documents 9"}, Case{tiny + "--tokens 100000", 2, "found"}, Case{tiny + "--tokens 100 --layer-tokens 101", 2, "--layer-tokens 101"},
                           Case{tiny + "--weights-only --data x", 2, "--weights-only"}, Case{"scan " + golden + "qwen2", 1, "--random-tokens"}}) {
     const Ended ended = run(one.arguments);
     EXPECT_EQ(ended.code, one.code) << one.arguments << "\n" << ended.said;

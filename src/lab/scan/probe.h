@@ -61,13 +61,15 @@ class Probe {
   // `model` and `workers` must outlive it. All documents have the same length, at least 2 tokens; every token but the first is a target.
   Probe(const LoadedModel& model, std::vector<std::vector<std::int32_t>> documents, WorkerPool& workers);
 
-  // The first `documents` of them; the first call must take all, and sees keys and values. `on_target` hears of every sequence's target done.
-  std::vector<VariantFigures> run(std::span<const Variant> variants, std::int64_t documents, const std::function<void(std::int64_t)>& on_target = {});
+  // The first `targets` of the first `documents`; the first call must take all of both, and sees keys and values. `on_target` hears of
+  // every sequence's target done.
+  std::vector<VariantFigures> run(std::span<const Variant> variants, std::int64_t documents, std::int64_t targets,
+                                  const std::function<void(std::int64_t)>& on_target = {});
 
   std::int64_t documents() const { return static_cast<std::int64_t>(documents_.size()); }
   std::int64_t targets() const { return static_cast<std::int64_t>(documents_.front().size()) - 1; }  // of a document
   // What a run computes, unrounded sequences included, in targets: for progress bars.
-  std::int64_t work(std::int64_t variants, std::int64_t documents) const;
+  std::int64_t work(std::int64_t variants, std::int64_t documents, std::int64_t targets) const;
   double native_nll() const { return native_nll_; }  // of all documents
   const Seen& seen() const { return seen_; }
   const KvFormat& cache() const { return format_; }
@@ -85,7 +87,7 @@ class Probe {
   };
 
   // [blocks][1 + the block's variants], the unrounded sequence first.
-  std::vector<std::vector<Sums>> run_batch(std::span<const Block> blocks, std::span<const Variant> variants,
+  std::vector<std::vector<Sums>> run_batch(std::span<const Block> blocks, std::span<const Variant> variants, std::int64_t targets,
                                            const std::function<void(std::int64_t)>& on_target);
   void on_new_kv(std::int64_t layer, const StepRows& rows, float* k, float* v);
   void see(std::int64_t layer, const float* k, const float* v);

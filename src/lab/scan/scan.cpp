@@ -105,7 +105,9 @@ std::string name(const Variant& variant) {
 }
 
 ProbeResult probe_model(const LoadedModel& model, const ProbeText& text, const ProbePlan& plan, WorkerPool& workers) {
-  check(plan.documents >= kScreenPrompts && plan.layer_documents >= 1 && plan.layer_documents <= plan.documents, "a plan that the screen fits");
+  check(plan.documents >= kScreenPrompts && plan.layer_documents >= 1 && plan.layer_documents <= plan.documents && plan.layer_tokens >= 2 &&
+            plan.layer_tokens <= plan.tokens,
+        "a plan that the screen fits");
   const std::int64_t layers = model.config.layers;
   Probe probe(model, text.documents, workers);
   ProbeResult result{.plan = plan, .source = text.source, .cache = probe.cache(), .keys = {}, .values = {}, .both = {}, .screen = {}};
@@ -120,8 +122,8 @@ ProbeResult probe_model(const LoadedModel& model, const ProbeText& text, const P
     for (const Variant& variant : each_rounding(layer)) alone.push_back(variant);
   }
   {
-    ProgressBar bar("probe, all layers", probe.work(std::ssize(everywhere), plan.documents));
-    const std::vector<VariantFigures> found = probe.run(everywhere, plan.documents, [&](std::int64_t done) { bar.advance(done); });
+    ProgressBar bar("probe, all layers", probe.work(std::ssize(everywhere), plan.documents, probe.targets()));
+    const std::vector<VariantFigures> found = probe.run(everywhere, plan.documents, probe.targets(), [&](std::int64_t done) { bar.advance(done); });
     auto next = found.begin();
     take_sides(next, result.keys, result.values);
     result.both = *next++;
@@ -129,8 +131,8 @@ ProbeResult probe_model(const LoadedModel& model, const ProbeText& text, const P
   }
   result.native_nll = probe.native_nll();
   {
-    ProgressBar bar("probe, each layer", probe.work(std::ssize(alone), plan.layer_documents));
-    const std::vector<VariantFigures> found = probe.run(alone, plan.layer_documents, [&](std::int64_t done) { bar.advance(done); });
+    ProgressBar bar("probe, each layer", probe.work(std::ssize(alone), plan.layer_documents, plan.layer_tokens - 1));
+    const std::vector<VariantFigures> found = probe.run(alone, plan.layer_documents, plan.layer_tokens - 1, [&](std::int64_t done) { bar.advance(done); });
     auto next = found.begin();
     for (std::int64_t layer = 0; layer < layers; ++layer) take_sides(next, result.layer_keys[layer], result.layer_values[layer]);
   }
@@ -142,8 +144,8 @@ ProbeResult probe_model(const LoadedModel& model, const ProbeText& text, const P
   const std::size_t of_keys = tests.size();
   if (bearing_of(values) != Bearing::tolerant) tests.push_back({.values = Rounding::e4m3, .calibrated = true});
   if (!tests.empty()) {
-    ProgressBar bar("probe, what carries it", probe.work(std::ssize(tests), plan.documents));
-    const std::vector<VariantFigures> found = probe.run(tests, plan.documents, [&](std::int64_t done) { bar.advance(done); });
+    ProgressBar bar("probe, what carries it", probe.work(std::ssize(tests), plan.documents, probe.targets()));
+    const std::vector<VariantFigures> found = probe.run(tests, plan.documents, probe.targets(), [&](std::int64_t done) { bar.advance(done); });
     for (std::size_t i = 0; i < tests.size(); ++i) {
       const bool is_key = i < of_keys;
       (is_key ? result.key_tests : result.value_tests)

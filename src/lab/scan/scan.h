@@ -28,6 +28,7 @@ struct ProbePlan {
   std::int64_t documents = 8;        // at least kScreenPrompts
   std::int64_t tokens = 256;         // of each
   std::int64_t layer_documents = 1;  // of them, for each layer alone
+  std::int64_t layer_tokens = 128;   // of each of those
 };
 
 // Of all documents' tokens from one text, or drawn from a seed.

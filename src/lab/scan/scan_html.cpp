@@ -81,7 +81,7 @@ void add_layers(HtmlPage& page, const ProbeResult& probe) {
     }
     charts.push_back(std::move(chart));
   }
-  page.section("Each layer alone").chart(draw(charts, 2, "KL of each layer alone"), fmt::format("{} of the documents.", probe.plan.layer_documents));
+  page.section("Each layer alone").chart(draw(charts, 2, "KL of each layer alone"), fmt::format("{} tokens of {} of the documents.", probe.plan.layer_tokens, probe.plan.layer_documents));
 }
 
 void add_probe(HtmlPage& page, const ProbeResult& probe) {

@@ -93,7 +93,7 @@ void add_probe(Lines& out, const ProbeResult& probe) {
   for (const auto* tests : {&probe.key_tests, &probe.value_tests}) {
     for (const SpareTest& test : *tests) add_figures(out, name(test.variant), test.figures);
   }
-  out.line("\n  Each layer alone, KL ({} document{} of {} tokens)", plan.layer_documents, plan.layer_documents == 1 ? "" : "s", plan.tokens);
+  out.line("\n  Each layer alone, KL ({} document{} of {} tokens)", plan.layer_documents, plan.layer_documents == 1 ? "" : "s", plan.layer_tokens);
   out.line("  {:>5} {:>10} {:>10} {:>10} {:>10}   {:>10} {:>10} {:>10} {:>10}", "layer", "K INT4", "K INT6", "K INT8", "K E4M3", "V INT4", "V INT6", "V INT8", "V E4M3");
   for (std::size_t layer = 0; layer < probe.layer_keys.size(); ++layer) {
     const EachRounding &k = probe.layer_keys[layer], &v = probe.layer_values[layer];
@@ -131,7 +131,7 @@ Json json_of(const SeenSide& side) {
 }
 
 Json json_of(const ProbeResult& probe) {
-  Json json{{"source", probe.source}, {"documents", probe.plan.documents}, {"tokens", probe.plan.tokens}, {"layer_documents", probe.plan.layer_documents},
+  Json json{{"source", probe.source}, {"documents", probe.plan.documents}, {"tokens", probe.plan.tokens}, {"layer_documents", probe.plan.layer_documents}, {"layer_tokens", probe.plan.layer_tokens},
             {"cache", short_name(probe.cache)}, {"native_nll", probe.native_nll}, {"keys", json_of(probe.keys)}, {"values", json_of(probe.values)},
             {"both_E4M3", json_of(probe.both)}, {"tests", Json::array()}, {"layers", Json::array()}};
   for (const auto* tests : {&probe.key_tests, &probe.value_tests}) {
