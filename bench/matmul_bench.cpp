@@ -63,10 +63,16 @@ class Layer {
       bytes_ += weights_.back().view().bytes();
       flops_ += 2 * rows * shape.columns * tokens;
     }
+    const std::int64_t workspace = matmul_workspace(outputs_[0].weights, tokens);
+    workspace_ = Buffer<std::byte>(static_cast<std::size_t>(workspace), "quantised activations");
   }
   void multiply() {
     matmul({&pool()},
-           {.x = x_.data(), .x_stride = columns_, .tokens = tokens_, .outputs = outputs_});
+           {.x = x_.data(),
+            .x_stride = columns_,
+            .tokens = tokens_,
+            .outputs = outputs_,
+            .workspace = workspace_.span()});
   }
   std::int64_t bytes() const { return bytes_; }
   std::int64_t flops() const { return flops_; }
@@ -74,6 +80,7 @@ class Layer {
  private:
   std::int64_t tokens_, columns_, bytes_ = 0, flops_ = 0;
   Buffer<float> x_;  // aligned, as the engine's are
+  Buffer<std::byte> workspace_;
   std::deque<RandomWeights> weights_;
   std::deque<std::vector<float>> outs_;
   std::vector<MatmulOutput> outputs_;

@@ -21,6 +21,20 @@ void StepRows::clear() {
   keep_all = false;
 }
 
+namespace {
+
+std::int64_t products_workspace(const ModelWeights& weights, std::int64_t max_tokens, std::int64_t max_logit_rows) {
+  std::int64_t bytes = matmul_workspace(weights.head, max_logit_rows);
+  for (const LayerWeights& layer : weights.layers) {
+    for (const WeightMatrix* matrix : {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down}) {
+      bytes = std::max(bytes, matmul_workspace(*matrix, max_tokens));
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
+
 Decoder::Decoder(const LoadedModel& model,
                  const KvLayout& layout,
                  std::int64_t max_tokens,
@@ -37,12 +51,13 @@ Decoder::Decoder(const LoadedModel& model,
       up_(max_tokens * config_.intermediate, "feed-forward activations"),
       logits_(max_logit_rows * config_.vocabulary, "logits"),
       workspace_(paged_attention_workspace(layout, config_.heads, max_tokens, threads), "attention scratch"),
+      quantized_(products_workspace(weights_, max_tokens, max_logit_rows), "activations as integers"),
       max_tokens_(max_tokens),
       max_logit_rows_(max_logit_rows) {}
 
 std::int64_t Decoder::scratch_bytes() const {
   return residual_.bytes() + normed_.bytes() + qkv_.bytes() + angles_.bytes() + attended_.bytes() +
-         gate_.bytes() + up_.bytes() + logits_.bytes() + workspace_.bytes();
+         gate_.bytes() + up_.bytes() + logits_.bytes() + workspace_.bytes() + quantized_.bytes();
 }
 
 std::span<const float> Decoder::forward(const Stream& stream, const StepRows& rows, KvPool& pool) {
@@ -79,7 +94,7 @@ void Decoder::attention_block(const Stream& stream,
       {.weights = layer.q, .bias = layer.q_bias, .out = q, .out_stride = q_width},
       {.weights = layer.k, .bias = layer.k_bias, .out = k, .out_stride = kv_width},
       {.weights = layer.v, .bias = layer.v_bias, .out = v, .out_stride = kv_width}};
-  matmul(stream, {.x = normed_.data(), .x_stride = hidden, .tokens = tokens, .outputs = projections});
+  matmul(stream, {.x = normed_.data(), .x_stride = hidden, .tokens = tokens, .outputs = projections, .workspace = quantized_.span()});
 
   const auto norm_heads_and_rotate = [&](float* x, std::int64_t heads, const float* norm) {
     if (norm != nullptr) {
@@ -112,7 +127,7 @@ void Decoder::attention_block(const Stream& stream,
   }
   const MatmulOutput output[] = {{.weights = layer.o, .bias = layer.o_bias, .out = residual_.data(),
                                   .out_stride = hidden, .accumulate = true}};
-  matmul(stream, {.x = attended_.data(), .x_stride = q_width, .tokens = tokens, .outputs = output});
+  matmul(stream, {.x = attended_.data(), .x_stride = q_width, .tokens = tokens, .outputs = output, .workspace = quantized_.span()});
 }
 
 void Decoder::mlp_block(const Stream& stream, const LayerWeights& layer, std::int64_t tokens) {
@@ -121,11 +136,11 @@ void Decoder::mlp_block(const Stream& stream, const LayerWeights& layer, std::in
                     .out_stride = hidden, .rows = tokens, .width = hidden, .epsilon = config_.rms_epsilon});
   const MatmulOutput gate_and_up[] = {{.weights = layer.gate, .out = gate_.data(), .out_stride = width},
                                       {.weights = layer.up, .out = up_.data(), .out_stride = width}};
-  matmul(stream, {.x = normed_.data(), .x_stride = hidden, .tokens = tokens, .outputs = gate_and_up});
+  matmul(stream, {.x = normed_.data(), .x_stride = hidden, .tokens = tokens, .outputs = gate_and_up, .workspace = quantized_.span()});
   silu_mul(stream, {.gate = gate_.data(), .up = up_.data(), .in_stride = width, .out = gate_.data(),
                     .out_stride = width, .rows = tokens, .width = width});
   const MatmulOutput down[] = {{.weights = layer.down, .out = residual_.data(), .out_stride = hidden, .accumulate = true}};
-  matmul(stream, {.x = gate_.data(), .x_stride = width, .tokens = tokens, .outputs = down});
+  matmul(stream, {.x = gate_.data(), .x_stride = width, .tokens = tokens, .outputs = down, .workspace = quantized_.span()});
 }
 
 std::span<const float> Decoder::logits(const Stream& stream, std::span<const std::int64_t> rows) {
@@ -138,7 +153,7 @@ std::span<const float> Decoder::logits(const Stream& stream, std::span<const std
   rms_norm(stream, {.x = normed_.data(), .x_stride = hidden, .weight = weights_.final_norm, .out = normed_.data(),
                     .out_stride = hidden, .rows = count, .width = hidden, .epsilon = config_.rms_epsilon});
   const MatmulOutput head[] = {{.weights = weights_.head, .out = logits_.data(), .out_stride = config_.vocabulary}};
-  matmul(stream, {.x = normed_.data(), .x_stride = hidden, .tokens = count, .outputs = head});
+  matmul(stream, {.x = normed_.data(), .x_stride = hidden, .tokens = count, .outputs = head, .workspace = quantized_.span()});
   return {logits_.data(), static_cast<std::size_t>(count * config_.vocabulary)};
 }
 

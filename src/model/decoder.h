@@ -68,6 +68,7 @@ class Decoder {
   Buffer<float> up_;         // [T, intermediate]
   Buffer<float> logits_;     // [R, vocabulary]
   Buffer<float> workspace_;  // paged attention's
+  Buffer<std::byte> quantized_;  // activations as integers, for products with quantised weights
   KvHook kv_hook_;
   AttentionProbe* probe_ = nullptr;
   std::int64_t max_tokens_;

@@ -15,10 +15,37 @@
 #include <cstring>
 
 #include "kernels/matmul/product.h"
-#include "kernels/matmul/row_formats-inl.h"
+#include "kernels/matmul/vectors-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace keel::HWY_NAMESPACE {
+
+// w = scale · code + offset for 4-bit codes. With 16 lanes the 16 possible results are one register, and looking them up needs neither mask
+// nor conversion nor multiplication: vpermps reads just the low four bits of an index.
+#if HWY_TARGET <= HWY_AVX3
+struct NibbleMap {
+  V values;
+  static HWY_INLINE NibbleMap make(V scale, V offset) {
+    return {hn::MulAdd(hn::Iota(FloatTag(), 0.0f), scale, offset)};
+  }
+  HWY_INLINE V low(VInt bytes) const { return V{_mm512_permutexvar_ps(bytes.raw, values.raw)}; }
+  HWY_INLINE V shifted(VInt bytes, int shift) const {
+    return low(hn::ShiftRightSame(bytes, shift));
+  }
+};
+#else
+struct NibbleMap {
+  V scale, offset;
+  static HWY_INLINE NibbleMap make(V scale, V offset) { return {scale, offset}; }
+  HWY_INLINE V low(VInt bytes) const {
+    const VInt code = hn::And(bytes, hn::Set(IntTag(), 15));
+    return hn::MulAdd(hn::ConvertTo(FloatTag(), code), scale, offset);
+  }
+  HWY_INLINE V shifted(VInt bytes, int shift) const {
+    return low(hn::ShiftRightSame(bytes, shift));
+  }
+};
+#endif
 
 // Rows `row`… decoded to out[rows][columns]. Eight rows share each word, so a run of kLanes columns of a word column decodes to
 // a vector of each of eight rows. The words are first transposed into `words`, [8-row group][column], since consecutive columns

@@ -1,4 +1,4 @@
-// The compute kernels, compiled once for each instruction set.
+// Products in f32: weights that are not quantised, and AWQ's. Compiled once for each instruction set.
 //
 // One tile does all the work: R rows against T tokens, vectors running along the columns of both, R · T accumulators in
 // registers, one horizontal sum at the end. Nothing is repacked: weights and activations are both contiguous along columns.
@@ -60,33 +60,26 @@ HWY_INLINE void keep_in_register([[maybe_unused]] V& value) {
 #endif
 }
 
-// One block of R rows against T tokens.
+// A run of R rows against T tokens.
 template <class Format, int R, int T>
-HWY_INLINE void multiply_block(const Byte* block,
-                               std::int64_t row_bytes,
-                               const float* const (&x)[T],
-                               std::int64_t column,
-                               V (&sums)[R][T]) {
-  typename Format::Scales scales[R];
-#pragma GCC unroll 8
-  for (int r = 0; r < R; ++r) {
-    scales[r] = Format::scales(block + r * row_bytes);
-  }
-  for (int sub = 0; sub < Format::kSubs; ++sub) {
+HWY_INLINE void multiply_run(const Byte* row,
+                             std::int64_t row_bytes,
+                             const float* const (&x)[T],
+                             std::int64_t column,
+                             V (&sums)[R][T]) {
 #pragma GCC unroll kUnroll
-    for (int vector = 0; vector < kVectors; ++vector) {
-      V activations[T];
+  for (int vector = 0; vector < kVectors; ++vector) {
+    V activations[T];
 #pragma GCC unroll 8
-      for (int t = 0; t < T; ++t) {
-        activations[t] = hn::LoadU(FloatTag(), x[t] + column + sub * kRun + vector * kLanes);
-        if constexpr (R > 1) keep_in_register(activations[t]);
-      }
+    for (int t = 0; t < T; ++t) {
+      activations[t] = hn::LoadU(FloatTag(), x[t] + column + vector * kLanes);
+      if constexpr (R > 1) keep_in_register(activations[t]);
+    }
 #pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) {
-        const V w = Format::decode(block + r * row_bytes, scales[r], sub, vector);
+    for (int r = 0; r < R; ++r) {
+      const V w = Format::load(row + r * row_bytes + vector * kLanes * Format::kBytes);
 #pragma GCC unroll 8
-        for (int t = 0; t < T; ++t) sums[r][t] = hn::MulAdd(w, activations[t], sums[r][t]);
-      }
+      for (int t = 0; t < T; ++t) sums[r][t] = hn::MulAdd(w, activations[t], sums[r][t]);
     }
   }
 }
@@ -169,40 +162,37 @@ HWY_NOINLINE void multiply_tile(const Byte* row,
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t) sums[r][t] = hn::Zero(FloatTag());
   }
-  constexpr std::int64_t kStep = kRun * Format::kSubs;
+  constexpr int kRunBytes = kRun * Format::kBytes;
   std::int64_t column = 0;
   [[maybe_unused]] const Byte* ahead = row + R * row_bytes + 1024;
-  for (; column + kStep <= columns; column += kStep, row += Format::kBlockBytes) {
+  for (; column + kRun <= columns; column += kRun, row += kRunBytes) {
     // Asks for the weights of the next tile meanwhile, and a little further: rows are too short for the hardware to run ahead
-    // on its own. Tiles lie one after another, so each line is asked for once, however many rows a step reads. (EPYC 9004,
-    // SmolLM2's products of one token on two threads: 8.7 ms without, 5.5 ms row by row, 4.4 ms so.)
+    // on its own. Tiles lie one after another, so each line is asked for once, however many rows a step reads.
     if constexpr (T <= 2 || !std::is_same_v<Format, F32Format>) {
-      for (int line = 0; line < R * Format::kBlockBytes; line += 64) hwy::Prefetch(ahead + line);
-      ahead += R * Format::kBlockBytes;
+      for (int line = 0; line < R * kRunBytes; line += 64) hwy::Prefetch(ahead + line);
+      ahead += R * kRunBytes;
     }
-    multiply_block<Format, R, T>(row, row_bytes, x, column, sums);
+    multiply_run<Format, R, T>(row, row_bytes, x, column, sums);
   }
-  if constexpr (Format::kSubs == 1) {  // the unquantised ones may end anywhere
-    if (const std::int64_t rest = columns - column; rest != 0) {
-      Byte rows[R * Format::kBlockBytes] = {};
-      float x_rest[T][kRun] = {};
-      const float* x_rest_rows[T];
-      const std::int64_t bytes = rest * (Format::kBlockBytes / kRun);
-      for (int r = 0; r < R; ++r) {
-        std::memcpy(
-            rows + r * Format::kBlockBytes, row + r * row_bytes, static_cast<std::size_t>(bytes));
-      }
-      for (int t = 0; t < T; ++t) {
-        std::copy_n(x[t] + column, rest, x_rest[t]);
-        x_rest_rows[t] = x_rest[t];
-      }
-      multiply_block<Format, R, T>(rows, Format::kBlockBytes, x_rest_rows, 0, sums);
+  if (const std::int64_t rest = columns - column; rest != 0) {
+    Byte rows[R * kRunBytes] = {};
+    float x_rest[T][kRun] = {};
+    const float* x_rest_rows[T];
+    for (int r = 0; r < R; ++r) {
+      std::memcpy(rows + r * kRunBytes,
+                  row + r * row_bytes,
+                  static_cast<std::size_t>(rest * Format::kBytes));
     }
+    for (int t = 0; t < T; ++t) {
+      std::copy_n(x[t] + column, rest, x_rest[t]);
+      x_rest_rows[t] = x_rest[t];
+    }
+    multiply_run<Format, R, T>(rows, kRunBytes, x_rest_rows, 0, sums);
   }
   write_tile<R, T>(sums, to);
 }
 
-// Tile shapes: as many accumulators as leave room for a decoded vector, T activations and the scales.
+// Tile shapes: as many accumulators as leave room for a weight vector and T activations.
 template <class Format, int T>
 constexpr int tile_rows() {
   constexpr bool kPlain = std::is_same_v<Format, F32Format>;
@@ -281,30 +271,18 @@ void multiply_token_groups(const Byte* row,
   }
 }
 
-// Decodes columns [0, columns) of one row; the last run of an unquantised row may be partial.
+// Columns [0, columns) of one row as f32.
 template <class Format>
 HWY_INLINE void decode_row(const Byte* row, std::int64_t columns, float* out) {
-  constexpr std::int64_t kStep = kRun * Format::kSubs;
-  const auto block = [](const Byte* from, float* to) HWY_ATTR {
-    const auto scales = Format::scales(from);
-    for (int sub = 0; sub < Format::kSubs; ++sub) {
-#pragma GCC unroll kUnroll
-      for (int vector = 0; vector < kVectors; ++vector) {
-        hn::StoreU(Format::decode(from, scales, sub, vector),
-                   FloatTag(),
-                   to + sub * kRun + vector * kLanes);
-      }
-    }
-  };
   std::int64_t column = 0;
-  for (; column + kStep <= columns; column += kStep, row += Format::kBlockBytes) {
-    block(row, out + column);
+  for (; column + kLanes <= columns; column += kLanes, row += kLanes * Format::kBytes) {
+    hn::StoreU(Format::load(row), FloatTag(), out + column);
   }
   if (const std::int64_t rest = columns - column; rest != 0) {
-    Byte padded[Format::kBlockBytes] = {};
-    float decoded[kStep];
-    std::memcpy(padded, row, static_cast<std::size_t>(rest * (Format::kBlockBytes / kRun)));
-    block(padded, decoded);
+    Byte padded[kLanes * Format::kBytes] = {};
+    float decoded[kLanes];
+    std::memcpy(padded, row, static_cast<std::size_t>(rest * Format::kBytes));
+    hn::StoreU(Format::load(padded), FloatTag(), decoded);
     std::copy_n(decoded, rest, out + column);
   }
 }
@@ -358,7 +336,6 @@ void multiply_rows_of(const Product& p, std::int64_t first, std::int64_t count) 
                                    .accumulate = p.accumulate});
     return;
   }
-  constexpr std::int64_t kStep = kRun * Format::kSubs;
   multiply_decoded(p,
                    first,
                    count,
@@ -368,8 +345,7 @@ void multiply_rows_of(const Product& p, std::int64_t first, std::int64_t count) 
                        std::int64_t column,
                        std::int64_t columns,
                        float* out) HWY_ATTR {
-                     const Byte* from =
-                         data + row * row_bytes + column / kStep * Format::kBlockBytes;
+                     const Byte* from = data + row * row_bytes + column * Format::kBytes;
                      for (std::int64_t r = 0; r < rows; ++r) {
                        decode_row<Format>(from + r * row_bytes, columns, out + r * columns);
                      }
@@ -406,22 +382,17 @@ void multiply_rows(const Product& p, std::int64_t first, std::int64_t count) {
       return multiply_rows_of<F16Format>(p, first, count);
     case WeightType::bf16:
       return multiply_rows_of<Bf16Format>(p, first, count);
-    case WeightType::q8_0:
-      return multiply_rows_of<Q8_0Format>(p, first, count);
-    case WeightType::q4_0:
-      return multiply_rows_of<Q4_0Format>(p, first, count);
-    case WeightType::q4_1:
-      return multiply_rows_of<Q4_1Format>(p, first, count);
-    case WeightType::q4_k:
-      return multiply_rows_of<Q4_KFormat>(p, first, count);
-    case WeightType::q5_k:
-      return multiply_rows_of<Q5_KFormat>(p, first, count);
-    case WeightType::q6_k:
-      return multiply_rows_of<Q6_KFormat>(p, first, count);
     case WeightType::awq4:
       return multiply_rows_awq4(p, first, count);
+    case WeightType::q8_0:
+    case WeightType::q4_0:
+    case WeightType::q4_1:
+    case WeightType::q4_k:
+    case WeightType::q5_k:
+    case WeightType::q6_k:
+      break;
   }
-  check(false, "multiply_rows of an unknown weight type");
+  check(false, "multiply_rows of a type without f32 products");
 }
 
 }  // namespace keel::HWY_NAMESPACE

@@ -2,11 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
+#include <iterator>
 #include <limits>
 
+#include "device/buffer.h"
 #include "kernels/cpu_features.h"
+#include "kernels/matmul/quantized.h"
 #include "kernels/matmul/random_weights.h"
 
 namespace keel {
@@ -36,6 +40,27 @@ struct Case {
   bool bias = false, accumulate = false;
   std::int64_t x_padding = 0, out_padding = 0;
 };
+
+// The part of each weight of a row that its code does not scale: what it would be with all codes zero.
+void dequantize_offsets(const WeightMatrix& weights, std::int64_t row, float* out) {
+  const auto code_bytes = [&]() -> std::int64_t {  // at each block's end
+    if (weights.type == WeightType::q4_1) return 16;
+    if (weights.type == WeightType::q4_k) return 128;
+    if (weights.type == WeightType::q5_k) return 160;
+    return 0;
+  }();
+  std::fill_n(out, weights.columns, 0.0f);
+  if (code_bytes == 0) return;
+  const std::byte* from = weights.data + row * weights.row_bytes();
+  std::vector<std::byte> bytes(from, from + weights.row_bytes());
+  const std::int64_t block = block_bytes(weights.type);
+  for (auto end = bytes.begin() + block;; end += block) {
+    std::fill(end - code_bytes, end, std::byte{0});
+    if (end == bytes.end()) break;
+  }
+  dequantize_row(
+      {.type = weights.type, .rows = 1, .columns = weights.columns, .data = bytes.data()}, 0, out);
+}
 
 // One product, its inputs random and everything it must not touch NaN.
 class Trial {
@@ -67,8 +92,14 @@ class Trial {
   }
   void run(WorkerPool& pool) {
     const MatmulOutput outputs[] = {output()};
+    const std::int64_t bytes = matmul_workspace(weights_, case_.tokens);
+    Buffer<std::byte> workspace(static_cast<std::size_t>(bytes), "workspace");
     matmul({&pool},
-           {.x = x_.data(), .x_stride = x_stride_, .tokens = case_.tokens, .outputs = outputs});
+           {.x = x_.data(),
+            .x_stride = x_stride_,
+            .tokens = case_.tokens,
+            .outputs = outputs,
+            .workspace = workspace.span()});
   }
 
   float& x(std::int64_t t, std::int64_t k) {
@@ -83,23 +114,34 @@ class Trial {
   // though they lie outside the result.
   int wrong() {
     int count = 0;
-    std::vector<float> row(static_cast<std::size_t>(weights_.columns));
+    const std::int64_t columns = weights_.columns;
+    std::vector<float> row(static_cast<std::size_t>(columns)), offsets(row.size());
     for (std::int64_t r = 0; r < weights_.rows; ++r) {
       dequantize_row(weights_, r, row.data());
+      dequantize_offsets(weights_, r, offsets.data());
       for (std::int64_t t = 0; t < case_.tokens; ++t) {
-        double sum = 0, magnitudes = 0;
-        for (std::int64_t k = 0; k < weights_.columns; ++k) {
-          const double product = static_cast<double>(row[static_cast<std::size_t>(k)]) * x(t, k);
-          sum += product;
-          magnitudes += std::abs(product);
+        double sum = 0, magnitudes = 0, quantization = 0, largest = 0;
+        for (std::int64_t k = 0; k < columns; ++k) {
+          const auto i = static_cast<std::size_t>(k);
+          const double w = row[i], b = offsets[i];
+          if (k % kRunColumns == 0) {
+            largest = 0;
+            for (std::int64_t n = k; n < std::min(columns, k + kRunColumns); ++n)
+              largest = std::max<double>(largest, std::abs(x(t, n)));
+          }
+          sum += w * x(t, k);
+          const double step = std::max(largest * 0x1.0001p-15, 0x1p-127);
+          quantization += std::abs(w) * step;
+          magnitudes += (std::abs(w - b) + std::abs(b)) * (std::abs(x(t, k)) + step);
         }
         const auto at = static_cast<std::size_t>(t * out_stride_ + r);
         double extra = 0;  // two more additions, each rounded
         if (case_.bias) extra += bias_[static_cast<std::size_t>(r)];
         if (case_.accumulate) extra += before_[at];
-        const double rounding = 0x1p-24 * 2 * (std::abs(sum) + std::abs(extra) + 2);
-        const double bound = static_cast<double>(weights_.columns) * 0x1p-24 * magnitudes +
-                             (case_.bias || case_.accumulate ? rounding : 0);
+        double bound = static_cast<double>(columns) * 0x1p-24 * magnitudes;
+        if (is_quantized(weights_.type)) bound = bound / 4 + quantization;
+        if (case_.bias || case_.accumulate)
+          bound += 0x1p-24 * 2 * (std::abs(sum) + std::abs(extra) + 2);
         if (!(std::abs(out_[at] - (sum + extra)) <= bound)) ++count;  // a NaN counts too
       }
     }
@@ -252,10 +294,125 @@ TEST_P(MatmulOnTarget, ComputesSeveralOutputsOfOneInput) {
       }
     }
     const MatmulOutput outputs[] = {a.output(), b.output(), c.output()};
-    matmul({&pool}, {.x = &a.x(0, 0), .x_stride = 64, .tokens = tokens, .outputs = outputs});
+    const auto bytes = static_cast<std::size_t>(matmul_workspace(q.view(), tokens));
+    Buffer<std::byte> workspace(bytes, "workspace");
+    matmul({&pool},
+           {.x = &a.x(0, 0),
+            .x_stride = 64,
+            .tokens = tokens,
+            .outputs = outputs,
+            .workspace = workspace.span()});
     EXPECT_EQ(a.wrong(), 0);
     EXPECT_EQ(b.wrong(), 0);
     EXPECT_EQ(c.wrong(), 0);
+  }
+}
+
+std::vector<WeightType> quantized_types() {
+  std::vector<WeightType> types;
+  std::copy_if(std::begin(kAllWeightTypes), std::end(kAllWeightTypes), std::back_inserter(types), is_quantized);
+  return types;
+}
+
+TEST_P(MatmulOnTarget, GivesAQuantizedWeightsTokenTheSameBitsInAnyCompany) {
+  WorkerPool pool(2);
+  for (const WeightType type : quantized_types()) {
+    const RandomWeights weights(type, 40, 768, 51);
+    Trial whole(weights.view(), {.tokens = 29}, 52);
+    whole.run(pool);
+    for (const std::int64_t tokens : {1, 2, 3, 4, 5, 6, 7, 8, 9, 15}) {
+      for (const std::int64_t first : {0, 11, 14}) {
+        Trial part(weights.view(), {.tokens = tokens}, 53);
+        for (std::int64_t t = 0; t < tokens; ++t)
+          std::copy_n(&whole.x(first + t, 0), 768, &part.x(t, 0));
+        part.run(pool);
+        for (std::int64_t t = 0; t < tokens; ++t) {
+          for (std::int64_t r = 0; r < 40; ++r)
+            ASSERT_EQ(part.out(t, r), whole.out(first + t, r)) << name(type) << " tokens " << tokens;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(MatmulOnTarget, StaysWithinTheBoundForActivationsOfAnyMagnitude) {
+  WorkerPool pool(2);
+  for (const WeightType type : quantized_types()) {
+    const RandomWeights weights(type, 32, 512, 61);
+    for (const std::int64_t tokens : {1, 7, 19}) {
+      Trial trial(weights.view(), {.tokens = tokens}, 62);
+      for (std::int64_t t = 0; t < tokens; ++t) {
+        for (std::int64_t k = 0; k < 512; ++k) {
+          const std::int64_t run = k / 32, in_run = k % 32;
+          float& x = trial.x(t, k);
+          if (run % 8 == 0) x = 0;
+          if (run % 8 == 1) x *= 0x1p-140f;                                // subnormal
+          if (run % 8 == 2) x *= 0x1p-110f;
+          if (run % 8 == 3) x = in_run == t % 32 ? 0x1.fffffep+90f : x;    // one outlier hides the others
+          if (run % 8 == 4) x = in_run % 2 == 0 ? 1.0f : -1.0f;
+          if (run % 8 == 5) x = in_run == 31 ? 0x1.fffep+0f : 0x1p-15f;    // rounds to the largest code, and past it
+          if (run % 8 == 6) x = in_run == 0 ? 0x1.ffffp+0f : -0x1.ffffp+0f;
+          if (t % 3 != 0 && run % 8 == 3) x = -x * 0x1p-100f;              // so that others show
+        }
+      }
+      trial.run(pool);
+      ASSERT_EQ(trial.wrong(), 0) << name(type) << " tokens " << tokens;
+    }
+  }
+}
+
+TEST_P(MatmulOnTarget, AnswersNanAndInfinityWithNoFiniteNumberAndSparesOtherTokens) {
+  WorkerPool pool(2);
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const WeightType type : kAllWeightTypes) {
+    const RandomWeights weights(type, 24, 256, 71);
+    for (const std::int64_t tokens : {3, 20}) {
+      for (const float bad : {kPoison, -kPoison, kInfinity, -kInfinity}) {
+        Trial trial(weights.view(), {.tokens = tokens}, 72), clean(weights.view(), {.tokens = tokens}, 72);
+        trial.x(1, 77) = bad;
+        trial.run(pool);
+        clean.run(pool);
+        for (std::int64_t r = 0; r < 24; ++r) {
+          ASSERT_FALSE(std::isfinite(trial.out(1, r))) << name(type);
+          for (std::int64_t t = 0; t < tokens; ++t) {
+            ASSERT_TRUE(t == 1 || trial.out(t, r) == clean.out(t, r)) << name(type);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(MatmulOnTarget, QuantizesToTheNearestOfTheRunsPowersOfTwo) {
+  for (const std::int64_t tokens : {1, 2, 3, 7, 8}) {
+    const std::int64_t width = group_slots(tokens);
+    std::vector<float> x(static_cast<std::size_t>(tokens * 96));
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const int exponent = static_cast<int>(random_u64(81, i) % 200) - 100;
+      x[i] = std::ldexp(static_cast<float>(2 * random_unit(82, i) - 1), i % 7 == 0 ? exponent : 0);
+    }
+    std::vector<QuantizedRun> runs(static_cast<std::size_t>(3 * width), QuantizedRun{.scale = kPoison});
+    quantize_group({.x = x.data(), .x_stride = 96, .tokens = tokens, .columns = 96, .out = runs.data()}, 0, 3);
+    for (std::int64_t run = 0; run < 3; ++run) {
+      for (std::int64_t t = 0; t < width; ++t) {
+        const QuantizedRun& found = runs[static_cast<std::size_t>(run * width + t)];
+        double sum = 0, largest = 0;
+        for (int k = 0; k < 32; ++k) {
+          constexpr int kPlace[4] = {0, 2, 1, 3};
+          const std::int16_t code = found.codes[k / 4 * 4 + kPlace[k % 4]];
+          const double value = t < tokens ? x[static_cast<std::size_t>(t * 96 + run * 32 + k)] : 0;
+          ASSERT_LE(std::abs(code * static_cast<double>(found.scale) - value), found.scale / 2);
+          ASSERT_GE(code, -32767);
+          sum += code;
+          largest = std::max(largest, std::abs(value));
+        }
+        ASSERT_EQ(found.sum, sum * found.scale);
+        if (t >= tokens) continue;
+        int exponent = 0;
+        ASSERT_EQ(std::frexp(found.scale, &exponent), 0.5f) << "a power of two";
+        ASSERT_LE(found.scale / 2, largest * 0x1.0001p-15);
+      }
+    }
   }
 }
 
@@ -273,7 +430,7 @@ TEST(MatmulChecks, NoticeEachKindOfDamage) {
   std::swap(trial.out(0, 3), trial.out(1, 3));
   EXPECT_EQ(trial.wrong(), 2);
   std::swap(trial.out(0, 3), trial.out(1, 3));
-  trial.out(0, 0) *= 1 + 0x1p-12f;  // the size of an f16 activation's rounding
+  trial.out(0, 0) *= 1 + 0x1p-9f;  // the size of an eight-bit activation's rounding
   EXPECT_EQ(trial.wrong(), 1);
   trial.run(pool);
   weights.codes()[4] ^= std::byte{1};  // one code of one row by one step

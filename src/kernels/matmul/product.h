@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "kernels/matmul/quantized.h"
 #include "kernels/matmul/weight_matrix.h"
 
 namespace keel {
@@ -16,12 +17,15 @@ struct Product {
   float* out;  // [tokens, out_stride]
   std::int64_t out_stride;
   bool accumulate;
+  const QuantizedRun* quantized;  // x in groups, where is_quantized(weights.type)
 };
 
-// Rows [first, first + count); of awq4, multiples of 8. Uses the instruction set in force (cpu_features.h).
+// Rows [first, first + count); of awq4, multiples of 8. Use the instruction set in force (cpu_features.h). The first takes the
+// types whose products are of f32, the second those of is_quantized().
 void multiply_rows(const Product& product, std::int64_t first, std::int64_t count);
+void multiply_rows_quantized(const Product& product, std::int64_t first, std::int64_t count);
 
 // Tasks should be multiples of this many rows.
-constexpr std::int64_t kRowGranule = 8;
+constexpr std::int64_t kRowGranule = 16;
 
 }  // namespace keel
