@@ -110,6 +110,7 @@ RecordJson limits_as_json(const EngineOptions& options) {
 
 void add_engine_flags(CLI::App& command, ModelFlags& model, EngineFlags& engine) {
   engine.options.enable_prefix_caching = false;
+  engine.options.attention_plans = true;
   model.add_to(command);
   engine.add_to(command);
   command.get_option("--enable-prefix-caching")->description("Reuse the pages of equal prefixes (off)");

@@ -66,7 +66,7 @@ void report(const LatencyFlags& flags, const Engine& engine, const Measured& mea
 
   RecordJson record = record_head("latency", run);
   record["engine"] = as_json(attestation);
-  record["limits"] = limits_as_json(flags.engine.options);
+  record["limits"] = limits_as_json(engine.options());
   record["seed"] = flags.engine.options.seed;
   record["workload"] = as_json(flags.batch);
   record["workload"]["temperature"] = flags.bench.temperature;

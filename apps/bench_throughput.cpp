@@ -40,7 +40,7 @@ void report(const ThroughputFlags& flags, const Engine& engine, const OfflineRun
 
   RecordJson record = record_head("throughput", run);
   record["engine"] = as_json(attestation);
-  record["limits"] = limits_as_json(flags.engine.options);
+  record["limits"] = limits_as_json(engine.options());
   record["seed"] = flags.engine.options.seed;
   record["workload"] = as_json(flags.workload.random);
   record["workload"]["temperature"] = flags.bench.temperature;

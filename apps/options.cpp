@@ -68,7 +68,7 @@ void EngineFlags::add_to(CLI::App& command) {
   command.add_option("--kv-scales", options.kv_scales, "Scales of FP8 keys and values, made by `keel calibrate`");
   command.add_option("-c,--max-model-len", options.max_model_len, "Longest context, prompt and answer together");
   command.add_option("--max-num-seqs", options.max_num_seqs, "Sequences that run at once")->capture_default_str();
-  command.add_option("--max-num-batched-tokens", options.max_num_batched_tokens, "Tokens a step may compute")->capture_default_str();
+  command.add_option("--max-num-batched-tokens", options.max_num_batched_tokens, "Tokens a step may compute; otherwise 2,048 on the CPU, 8,192 on CUDA");
   command.add_option("--block-size", options.block_size, "Token slots of a page: a multiple of 16 up to 256")->capture_default_str();
   command.add_option("--max-queued", options.max_queued, "Waiting requests past which new ones are refused")->capture_default_str();
   command.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", options.enable_prefix_caching, "Reuse the pages of equal prefixes (on)");

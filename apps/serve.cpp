@@ -33,6 +33,7 @@ void serve(ServeFlags& flags) {
   flags.server.max_body_bytes = static_cast<std::size_t>(parse_bytes(flags.max_body));
   flags.server.shutdown_timeout = std::chrono::seconds(flags.shutdown_timeout);
   flags.server.model_sampling_defaults = flags.generation_config == "auto";
+  flags.engine.options.attention_plans = true;
   const std::unique_ptr<Engine> engine = open_engine(flags.model, flags.engine);
   if (engine->tokenizer() == nullptr) fail("{}: no tokenizer beside the weights, so no request can be read", flags.model.model);
   const auto chat_template = open_chat_template(*engine->tokenizer(), flags.template_file);

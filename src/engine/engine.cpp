@@ -28,6 +28,7 @@ struct Engine::Inbox {
 namespace {
 
 constexpr std::int64_t kDefaultPoolBytes = std::int64_t{4} << 30;
+constexpr std::int64_t kCpuBatchedTokens = 2048, kCudaBatchedTokens = 8192;
 constexpr std::int64_t kLogitRows = 64;  // rows of the vocabulary held at once, unless more sequences run
 
 void check_options(const EngineOptions& options) {
@@ -97,8 +98,9 @@ Engine::Engine(LoadedModel model,
       options_(std::move(options)),
       workers_(options_.threads),
       inbox_(std::make_unique<Inbox>()) {
-  check_options(options_);
   const Device device = choose_device(options_.device);
+  if (options_.max_num_batched_tokens == 0) options_.max_num_batched_tokens = device == Device::cuda ? kCudaBatchedTokens : kCpuBatchedTokens;
+  check_options(options_);
   const ModelConfig& config = model_.config;
   const KvGeometry geometry{config.layers, config.kv_heads, config.head_dim, options_.block_size};
   const KvLayout layout(parse_kv_format(options_.kv_cache_dtype, config.dtype), geometry, page_order(device));
@@ -117,7 +119,8 @@ Engine::Engine(LoadedModel model,
                              .max_sequences = options_.max_num_seqs,
                              .max_logit_rows = std::max(options_.max_num_seqs, kLogitRows),
                              .max_context = context,
-                             .graphs = !options_.enforce_eager},
+                             .graphs = !options_.enforce_eager,
+                             .attention_plans = options_.attention_plans},
                             workers_);
   pool_ = std::make_unique<KvPool>(layout, std::move(scales), pool_bytes(device, layout, options_, context), page_memory(device));
   executor_->bind(*pool_);

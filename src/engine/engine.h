@@ -30,9 +30,10 @@ struct EngineOptions {
   std::int64_t kv_cache_memory_bytes = 0;
   double gpu_memory_utilization = 0.9;      // CUDA: share of the device's memory for weights, scratch and cache together
   bool enforce_eager = false;               // CUDA: no graphs
+  bool attention_plans = false;             // CUDA: build the common ones at start (seconds), so that no request waits for them
   std::int64_t max_model_len = 0;           // 0 = the model's own, cut to what the pool holds (said aloud)
   std::int64_t max_num_seqs = 64;
-  std::int64_t max_num_batched_tokens = 2048;
+  std::int64_t max_num_batched_tokens = 0;  // 0 = 2,048 on the CPU; on CUDA 8,192, where a step of many rows is computed faster a row
   std::int64_t block_size = 16;
   std::int64_t max_queued = 1024;           // waiting requests past which submit refuses
   bool enable_prefix_caching = true;
@@ -68,6 +69,7 @@ class Engine {
 
   // Invalid requests are refused here, with the reason; they cost nothing else.
   Submitted submit(Request request, OutputSink sink);
+  const EngineOptions& options() const { return options_; }  // with what 0 stood for
   std::int64_t max_queued() const { return options_.max_queued; }  // choices; more at once can never be submitted
   std::int64_t queue_room() const;                                 // choices that submit would take now
   void cancel(RequestId id);  // takes effect at the next step; the sink is not called again. Unknown ids are ignored.

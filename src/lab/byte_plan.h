@@ -64,7 +64,7 @@ struct NamedBytes {
   std::int64_t bytes;
 };
 // The CUDA backend's buffers of model/cuda_decoder.cpp by their shapes, for `multiprocessors`. Not in it: the context and modules
-// of CUDA, cuDNN's own plans, captured graphs. The same for every cache format.
+// of CUDA, cuDNN's own plans, captured graphs. The same for every cache format: decode attention's part is the largest that any has.
 std::vector<NamedBytes> cuda_scratch(const ModelConfig& config, const StepLimits& limits, int multiprocessors);
 
 struct PlanOptions {
@@ -74,7 +74,7 @@ struct PlanOptions {
   std::int64_t reserved_bytes = 0;    // of the GPU's memory, for what cannot be calculated
   int multiprocessors = 132;
   std::int64_t context = 8192, output = 128, batch = 1;
-  std::int64_t max_sequences = 64, max_tokens = 2048, page_size = 16, ranks = 1;
+  std::int64_t max_sequences = 64, max_tokens = 8192, page_size = 16, ranks = 1;
   double other_step_bytes = 0;
   std::int64_t transfer_bytes = 128 << 10, chunk_tokens = 256;
   std::vector<LinkWorkload> workloads;

@@ -29,13 +29,13 @@ std::int64_t matrix_bytes(const Matrix& matrix, bool awq) {
 
 bool any_of(std::int64_t value, std::initializer_list<std::int64_t> wanted) { return std::ranges::find(wanted, value) != wanted.end(); }
 
-// Plan, cuts and unfinished softmaxes of decode attention: one CTA of 8 warps a multiprocessor.
+// Plan, cuts and unfinished softmaxes of decode attention: one CTA a multiprocessor, of the most warps that any format's has.
 std::int64_t decode_workspace(const ModelConfig& c, std::int64_t sequences, std::int64_t ctas) {
   const std::int64_t group = c.heads / c.kv_heads;
   if (!any_of(c.head_dim, {64, 128}) || group > 16) return 0;  // the plain kernel's shapes
-  constexpr std::int64_t kWarps = 8;
+  const std::int64_t warps = group <= 8 ? 16 : 8;
   const std::int64_t part = (group <= 8 ? 1 : 2) * 8 * (c.head_dim + 2) * 4;
-  return up(32 * ctas * kWarps, 256) + up(16 * ctas, 256) + up(4 * ctas, 256) + up(8 * (sequences + 1), 256) + up(part * ctas * kWarps, 256) +
+  return up(32 * ctas * warps, 256) + up(16 * ctas, 256) + up(4 * ctas, 256) + up(8 * (sequences + 1), 256) + up(part * ctas * warps, 256) +
          up(part * ctas * 2, 256);
 }
 

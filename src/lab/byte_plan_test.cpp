@@ -8,9 +8,11 @@
 #include <nlohmann/json.hpp>
 
 #include "base/option_error.h"
+#include "base/worker_pool.h"
 #include "kv/pool.h"
 #include "lab/byte_plan_report.h"
 #include "lab/xml_problem.h"
+#include "model/executor.h"
 
 namespace keel {
 namespace {
@@ -90,6 +92,27 @@ TEST(BytePlan, AnAllocatedPoolHasThePlannedPagesAndBytes) {
       EXPECT_EQ(plan.allocated_bytes, pool.physical_bytes());
       EXPECT_EQ(plan.allocated_bytes + plan.unused_bytes, bytes);
     }
+  }
+}
+
+TEST(BytePlan, CudaScratchIsWhatTheDecoderHolds) {
+  try {
+    choose_device("cuda");
+  } catch (const std::exception& why) {
+    GTEST_SKIP() << why.what();
+  }
+  const LoadedModel model = load_model(find_model(std::string(KEEL_SOURCE_DIR) + "/models/tiny"), {});
+  const ModelConfig& config = model.config;
+  WorkerPool workers(0);
+  for (const char* format : {"k16v16", "k16v8", "k8v8", "k16v4"}) {
+    const KvLayout layout(parse_kv_format(format, config.dtype), {config.layers, config.kv_heads, config.head_dim, 16}, page_order(Device::cuda));
+    const auto executor = make_executor(Device::cuda, model, layout, {.max_tokens = 300, .max_sequences = 7, .max_logit_rows = 64, .max_context = 1000}, workers);
+    std::int64_t planned = 0;
+    for (const NamedBytes& part : cuda_scratch(config, {.max_sequences = 7, .max_tokens = 300, .max_logit_rows = 64, .max_context = 1000}, 132)) planned += part.bytes;
+    // Fewer warps of decode attention, at most 12 of 16, hold that much less.
+    const std::int64_t fewer = planned - executor->scratch_bytes();
+    EXPECT_GE(fewer, 0) << format;
+    EXPECT_LE(fewer, 132 * 8 * (16 * 66 * 4 + 32)) << format;
   }
 }
 

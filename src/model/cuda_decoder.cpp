@@ -16,7 +16,6 @@
 #include "kernels/paged_attention/prefill_cuda.h"
 #include "kernels/rms_norm/rms_norm_cuda.h"
 #include "kernels/sample/sample_cuda.h"
-#include "kernels/silu_mul/silu_mul_cuda.h"
 #include "kv/cuda_page.h"
 #include "model/attention_router.h"
 #include "model/cuda_weights.h"
@@ -92,10 +91,13 @@ class CudaDecoder final : public Executor {
   void launch_mlp(const DeviceLayer& layer, std::uint16_t* residual, std::int64_t rows);
   void launch_norm(std::uint16_t* residual, bool add, const float* weight, std::int64_t rows);
   void add_product(const GemmWeights& weights, const void* x, std::uint16_t* residual, std::int64_t rows);
+  PrefillAttentionArgs prefill_args(std::int64_t layer);  // of no sequence yet
   void launch_prefill_attention(std::int64_t layer, const StepRows& rows, const AttentionPlan& plan);
   void gather_rows(const std::uint16_t* from, std::int64_t width, std::int64_t rows, std::uint16_t* to);
   void launch_head(const std::uint16_t* rows, std::int64_t count);
   void product(const GemmWeights& weights, const void* x, std::int64_t tokens, void* out, DType out_type);
+  void gated_product(const GemmWeights& weights, std::int64_t tokens);  // of normed_, into activated_
+  void product(const GemmArgs& args);
   bool is_added(std::int64_t rows) const { return rows > kLeastAddedRows; }
   KvLayerView cache(std::int64_t layer);
   DecodeAttentionArgs decode_args(std::int64_t layer, std::int64_t sequences);
@@ -199,6 +201,7 @@ void CudaDecoder::bind(KvPool& pool) {
   copy_to_device(stream_, value_scales_.data(), pool.scales().values.data(), value_scales_.size());
   stream_.synchronize();
   measure_products();
+  if (limits_.attention_plans && refusals_.native.empty()) prefill_.prepare_common(prefill_args(0), limits_.max_tokens, limits_.max_context);
   if (limits_.graphs && refusals_.decode.empty()) {
     for (const std::int64_t bucket : buckets_) capture(bucket);
   }
@@ -223,7 +226,7 @@ void CudaDecoder::measure_products() {
   for (std::int64_t tokens = rows; tokens > buckets_.back(); tokens /= 2) {
     product(layer.qkv, normed_.data(), tokens, qkv_.data(), dtype_);
     product(layer.o, attended_.data(), tokens, projected_.data(), dtype_);
-    product(layer.gate_up, normed_.data(), tokens, gate_up_.data(), dtype_);
+    gated_product(layer.gate_up, tokens);
     product(layer.down, activated_.data(), tokens, projected_.data(), dtype_);
   }
   stream_.synchronize();
@@ -359,7 +362,14 @@ std::span<const float> CudaDecoder::logits(std::span<const std::int64_t> rows) {
 }
 
 void CudaDecoder::product(const GemmWeights& weights, const void* x, std::int64_t tokens, void* out, DType out_type) {
-  const GemmArgs args{.weights = weights, .x = x, .tokens = tokens, .out = out, .out_type = out_type};
+  product({.weights = weights, .x = x, .tokens = tokens, .out = out, .out_type = out_type});
+}
+
+void CudaDecoder::gated_product(const GemmWeights& weights, std::int64_t tokens) {
+  product({.weights = weights, .x = normed_.data(), .tokens = tokens, .out = activated_.data(), .out_type = dtype_, .gate_up = gate_up_.data()});
+}
+
+void CudaDecoder::product(const GemmArgs& args) {
   cudaStreamCaptureStatus capturing;
   check(cudaStreamIsCapturing(stream_, &capturing), "state of the stream");
   if (capturing == cudaStreamCaptureStatusNone) {
@@ -401,8 +411,7 @@ void CudaDecoder::add_product(const GemmWeights& weights, const void* x, std::ui
 // After add_product of the attention's projection; ends with the feed-forward's.
 void CudaDecoder::launch_mlp(const DeviceLayer& layer, std::uint16_t* residual, std::int64_t rows) {
   launch_norm(residual, !is_added(rows), layer.mlp_norm, rows);
-  product(layer.gate_up, normed_.data(), rows, gate_up_.data(), dtype_);
-  silu_mul(stream_, {.dtype = dtype_, .gate_up = gate_up_.data(), .out = activated_.data(), .rows = rows, .width = config_.intermediate});
+  gated_product(layer.gate_up, rows);
   add_product(layer.down, activated_.data(), residual, rows);
 }
 
@@ -413,7 +422,9 @@ void CudaDecoder::launch_decode(std::int64_t sequences) {
   for (std::int64_t index = 0; index < config_.layers; ++index) {
     const DeviceLayer& layer = weights_.layers[static_cast<std::size_t>(index)];
     launch_attention_inputs(index, sequences, false);
-    decode_attention(stream_, decode_args(index, sequences));
+    DecodeAttentionArgs attention = decode_args(index, sequences);
+    attention.early = true;  // rope_write comes just before
+    decode_attention(stream_, attention);
     add_product(layer.o, attended_.data(), residual_.data(), sequences);
     launch_mlp(layer, residual_.data(), sequences);
   }
@@ -534,8 +545,17 @@ DecodeAttentionArgs CudaDecoder::decode_args(std::int64_t layer, std::int64_t se
           .contexts = contexts_.device.data(), .sequences = sequences, .rows = 1, .workspace = decode_workspace_.data()};
 }
 
-void CudaDecoder::launch_prefill_attention(std::int64_t layer, const StepRows& rows, const AttentionPlan& plan) {
+PrefillAttentionArgs CudaDecoder::prefill_args(std::int64_t layer) {
   const std::int64_t q_width = config_.heads * config_.head_dim, kv_width = config_.kv_heads * config_.head_dim;
+  return {.dtype = dtype_, .q = qkv_.data(), .q_stride = q_width + 2 * kv_width, .out = attended_.data(),
+          .out_stride = q_width, .heads = config_.heads,
+          .softmax_scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)), .kv = cache(layer),
+          .page_table = page_table_.device.data(), .page_table_stride = table_stride_,
+          .sequences = {}, .k = qkv_.data() + q_width, .v = qkv_.data() + q_width + kv_width,
+          .kv_stride = q_width + 2 * kv_width};
+}
+
+void CudaDecoder::launch_prefill_attention(std::int64_t layer, const StepRows& rows, const AttentionPlan& plan) {
   for (const Route route : {Route::fresh, Route::gather, Route::plain}) {
     std::vector<PrefillSequence> sequences;
     for (const RoutedSequence& routed : plan.routed) {
@@ -544,12 +564,8 @@ void CudaDecoder::launch_prefill_attention(std::int64_t layer, const StepRows& r
       sequences.push_back({.first_row = s.first_row, .rows = s.rows, .context = s.context, .table_row = routed.sequence});
     }
     if (sequences.empty()) continue;
-    const PrefillAttentionArgs args{.dtype = dtype_, .q = qkv_.data(), .q_stride = q_width + 2 * kv_width, .out = attended_.data(),
-                                    .out_stride = q_width, .heads = config_.heads,
-                                    .softmax_scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)), .kv = cache(layer),
-                                    .page_table = page_table_.device.data(), .page_table_stride = table_stride_,
-                                    .sequences = sequences, .k = qkv_.data() + q_width, .v = qkv_.data() + q_width + kv_width,
-                                    .kv_stride = q_width + 2 * kv_width};
+    PrefillAttentionArgs args = prefill_args(layer);
+    args.sequences = sequences;
     if (route == Route::fresh) prefill_.fresh(stream_, args);
     if (route == Route::gather) prefill_.gather(stream_, args);
     if (route == Route::plain) prefill_.plain(stream_, args);

@@ -37,21 +37,28 @@ class Uploader {
     return reinterpret_cast<const float*>(device);
   }
 
-  // Matrices that share their input, one under another.
-  GemmWeights matrices(std::initializer_list<WeightMatrix> parts, std::initializer_list<const float*> biases = {}) {
+  // Matrices that share their input, one under another; or, of two, eight rows of each in turn.
+  GemmWeights matrices(std::initializer_list<WeightMatrix> parts, std::initializer_list<const float*> biases = {}, bool in_turn = false) {
     GemmWeights result{.dtype = dtype_, .columns = parts.begin()->columns};
     for (const WeightMatrix& part : parts) result.rows += part.rows;
     if (parts.begin()->type == WeightType::awq4) {
-      const PackedAwq packed = pack_awq({parts.begin(), parts.end()});
+      const PackedAwq packed = pack_awq({parts.begin(), parts.end()}, in_turn);
       result.packed = bytes(packed.packed);
       result.group_scales = bytes(packed.group_scales);
       weights_.awq_scratch_elements = std::max(weights_.awq_scratch_elements, result.rows * result.columns);
     } else {
       std::byte* device = allocate(result.rows * result.columns * 2, "weights");
       result.dense = device;
-      for (const WeightMatrix& part : parts) {
-        dense(device, part);
-        device += part.rows * part.columns * 2;
+      if (in_turn) {
+        const WeightMatrix &first = parts.begin()[0], &second = parts.begin()[1];
+        keel::check(parts.size() == 2 && first.rows == second.rows && first.rows % 8 == 0, "two matrices of equal size, whole eights of rows, take turns");
+        dense(device, first, 16);
+        dense(device + 8 * result.columns * 2, second, 16);
+      } else {
+        for (const WeightMatrix& part : parts) {
+          dense(device, part, 8);
+          device += part.rows * part.columns * 2;
+        }
       }
     }
     if (biases.size() > 0 && *biases.begin() != nullptr) result.bias = bias(parts, biases, result.rows);
@@ -76,22 +83,29 @@ class Uploader {
     return device;
   }
 
-  void dense(std::byte* device, const WeightMatrix& part) {
-    if (part.type == weight_type(dtype_)) return copy(device, part.data, part.rows * part.columns * 2);
-    if (!told_) log_info("weights of {} are held in {} on the device", name(part.type), name(dtype_));
-    told_ = true;
-    const std::int64_t row_bytes = part.columns * 2, rows_at_once = std::max<std::int64_t>(1, kStagingBytes / row_bytes);
-    keel::check(row_bytes <= kStagingBytes, "a row fits the staging buffer");
+  // Every eight rows land `eight_stride` rows after those before; 8: without a gap.
+  void dense(std::byte* device, const WeightMatrix& part, std::int64_t eight_stride) {
+    const bool same_type = part.type == weight_type(dtype_);
+    if (same_type && eight_stride == 8) return copy(device, part.data, part.rows * part.columns * 2);
+    if (!same_type && !told_) log_info("weights of {} are held in {} on the device", name(part.type), name(dtype_));
+    told_ = told_ || !same_type;
+    const std::int64_t row_bytes = part.columns * 2, rows_at_once = kStagingBytes / row_bytes / 8 * 8;
+    keel::check(rows_at_once > 0, "eight rows fit the staging buffer");
     std::vector<std::vector<float>> scratch(static_cast<std::size_t>(workers_.threads()), std::vector<float>(part.columns));
     for (std::int64_t first = 0; first < part.rows; first += rows_at_once) {
       const std::int64_t rows = std::min(rows_at_once, part.rows - first);
       workers_.parallel_for(rows, [&](std::int64_t row, int thread) {
+        std::byte* to = staging_.data() + row * row_bytes;
+        if (same_type) {
+          std::memcpy(to, part.data + (first + row) * row_bytes, static_cast<std::size_t>(row_bytes));
+          return;
+        }
         float* values = scratch[static_cast<std::size_t>(thread)].data();
         dequantize_row(part, first + row, values);
-        auto* out = reinterpret_cast<std::uint16_t*>(staging_.data() + row * row_bytes);
+        auto* out = reinterpret_cast<std::uint16_t*>(to);
         for (std::int64_t i = 0; i < part.columns; ++i) out[i] = to_16_bits(dtype_, values[i]);
       });
-      flush(device + first * row_bytes, rows * row_bytes);
+      flush_eights(device, first, rows, row_bytes, eight_stride);
     }
   }
 
@@ -106,6 +120,15 @@ class Uploader {
     std::byte* device = allocate(rows * 2, "biases");
     copy(device, reinterpret_cast<const std::byte*>(values.data()), rows * 2);
     return device;
+  }
+
+  void flush_eights(std::byte* device, std::int64_t first, std::int64_t rows, std::int64_t row_bytes, std::int64_t eight_stride) {
+    if (eight_stride == 8) return flush(device + first * row_bytes, rows * row_bytes);
+    check(cudaMemcpy2DAsync(device + first / 8 * eight_stride * row_bytes, static_cast<std::size_t>(eight_stride * row_bytes), staging_.data(),
+                            static_cast<std::size_t>(8 * row_bytes), static_cast<std::size_t>(8 * row_bytes), static_cast<std::size_t>(rows / 8),
+                            cudaMemcpyHostToDevice, stream_),
+          "copy of rows in turn");
+    stream_.synchronize();
   }
 
   void flush(std::byte* device, std::int64_t bytes) {
@@ -144,7 +167,7 @@ DeviceWeights upload_weights(const LoadedModel& model, DType dtype, WorkerPool& 
                               .k_norm = upload.vector(layer.k_norm, config.head_dim),
                               .qkv = upload.matrices({layer.q, layer.k, layer.v}, {layer.q_bias, layer.k_bias, layer.v_bias}),
                               .o = upload.matrices({layer.o}, {layer.o_bias}),
-                              .gate_up = upload.matrices({layer.gate, layer.up}),
+                              .gate_up = upload.matrices({layer.gate, layer.up}, {}, true),
                               .down = upload.matrices({layer.down})});
     progress.advance(1);
   }

@@ -15,7 +15,7 @@ struct DeviceLayer {
   const float* mlp_norm;
   const float* q_norm = nullptr;  // or null
   const float* k_norm = nullptr;
-  GemmWeights qkv, o, gate_up, down;
+  GemmWeights qkv, o, gate_up, down;  // gate_up: eight rows of each in turn
 };
 
 struct DeviceWeights {

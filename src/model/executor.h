@@ -44,6 +44,7 @@ struct ExecutorLimits {
   std::int64_t max_logit_rows;  // at once
   std::int64_t max_context;     // tokens of a sequence
   bool graphs = true;           // CUDA: replay decode steps as graphs
+  bool attention_plans = false;  // CUDA: build the common ones when bound
   std::int64_t prefill_workspace_bytes = std::int64_t{256} << 20;  // CUDA: gathered keys and values
 };
 

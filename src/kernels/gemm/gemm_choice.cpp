@@ -12,10 +12,11 @@
 namespace keel::cuda {
 namespace {
 
-constexpr int kVersion = 3;  // of the kernels' plans: a change makes old files' lines foreign
+constexpr int kVersion = 5;  // of the kernels' plans: a change makes old files' lines foreign
 
 std::string text(const GemmChoice& choice) {
-  std::string out = fmt::format("{} {} {:d} {:d} {}", choice.skinny.warpgroups, choice.skinny.cluster, choice.skinny.shares, choice.skinny.streams_x, choice.launch_tokens);
+  std::string out = fmt::format("{} {} {:d} {:d} {}", choice.skinny.warpgroups, choice.skinny.splits, static_cast<int>(choice.skinny.share),
+                                choice.skinny.streams_x, choice.launch_tokens);
   for (const std::uint64_t word : choice.algorithm.data) out += fmt::format(" {:x}", word);
   return out;
 }
@@ -23,7 +24,9 @@ std::string text(const GemmChoice& choice) {
 std::optional<GemmChoice> parse(const std::string& text) {
   GemmChoice choice;
   std::istringstream in(text);
-  in >> choice.skinny.warpgroups >> choice.skinny.cluster >> choice.skinny.shares >> choice.skinny.streams_x >> choice.launch_tokens >> std::hex;
+  int share = 0;
+  in >> choice.skinny.warpgroups >> choice.skinny.splits >> share >> choice.skinny.streams_x >> choice.launch_tokens >> std::hex;
+  choice.skinny.share = static_cast<SkinnyShare>(share);
   for (std::uint64_t& word : choice.algorithm.data) in >> word;
   if (!in) return std::nullopt;
   return choice;
@@ -41,7 +44,7 @@ std::string default_gemm_cache() {
 std::string choice_key(const GemmArgs& args) {
   const GemmWeights& w = args.weights;
   return fmt::format("{}{}{} {} {}x{}", name(w.dtype), w.packed != nullptr ? " awq" : "", w.bias != nullptr ? " bias" : "",
-                     args.out_type == DType::f32 ? "f32" : "same", w.rows, w.columns) +
+                     args.gate_up != nullptr ? "gated" : args.out_type == DType::f32 ? "f32" : "same", w.rows, w.columns) +
          fmt::format(" {}", std::bit_ceil(static_cast<std::uint64_t>(args.tokens)));
 }
 

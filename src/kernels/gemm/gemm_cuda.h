@@ -34,6 +34,9 @@ struct GemmArgs {
   void* out;                // [tokens, N] in `out_type`
   DType out_type;           // weights.dtype, or f32 (logits)
   bool accumulate = false;  // out += instead of out =, summed in f32 and rounded once; more than 512 tokens alone
+  // Given, W's rows are eight of a gate, eight of what it gates, in turn (silu_mul_cuda.h), and out is [tokens, N / 2] in dtype:
+  // silu(gate) · up of the rounded product. A kernel that cannot do that at once leaves the product, [tokens, N], here.
+  void* gate_up = nullptr;
 };
 
 class Gemm {
@@ -63,6 +66,7 @@ std::string default_gemm_cache();  // in XDG_CACHE_HOME or ~/.cache; empty where
 struct PackedAwq {
   std::vector<std::byte> packed, group_scales;
 };
-PackedAwq pack_awq(const std::vector<WeightMatrix>& parts);
+// `in_turn`: eight rows of the one, eight of the other, of two parts of equal size.
+PackedAwq pack_awq(const std::vector<WeightMatrix>& parts, bool in_turn = false);
 
 }  // namespace keel::cuda

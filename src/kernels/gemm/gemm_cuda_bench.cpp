@@ -1,7 +1,7 @@
 // Qwen3-8B's products on this GPU: keel's kernel in every plan against cuBLASLt's algorithms, and the choices of Gemm. Weights are
 // random and taken in turn from more memory than the L2 holds; times are medians of graph replays. BENCH_M=32 in the environment
 // measures the plans at that number of tokens alone. Arguments: any of dense, awq,
-// prefill, all plans ("plans").
+// prefill, sustained, all plans ("plans").
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -59,6 +59,7 @@ struct Bench {
   DeviceBuffer<std::byte> x{std::size_t{65536} * 12288 * 2, "x"}, out{std::size_t{65536} * 24576 * 2, "out"}, scratch{std::size_t{24576} * 4096 * 2, "scratch"};
   LibraryGemm library;
   std::string table;
+  bool gates = false;  // gate_up ends with silu(gate) · up
 
   Bench() {
     fill_random(stream, pool.data(), DType::f16, kPoolBytes / 2, 1);
@@ -75,7 +76,9 @@ struct Bench {
     const std::int64_t bytes = is_awq ? p.rows * p.columns / 2 : p.rows * p.columns * 2;
     (is_awq ? w.packed : w.dense) = pool.data() + copy % (kPoolBytes / bytes) * bytes;
     if (is_awq) w.group_scales = scales.data() + copy % 2 * (p.rows * p.columns / 128 * 4);
-    return {.weights = w, .x = x.data(), .tokens = tokens, .out = out.data(), .out_type = p.out};
+    GemmArgs args{.weights = w, .x = x.data(), .tokens = tokens, .out = out.data(), .out_type = p.out};
+    if (gates && p.rows == 24576) args.gate_up = out.data() + out.bytes() / 2;
+    return args;
   }
   int launches(const Product& p, bool is_awq) {
     const std::int64_t bytes = p.rows * p.columns * 2 / (is_awq ? 4 : 1);
@@ -103,7 +106,7 @@ struct Bench {
         SkinnyPlan best;
         for (const SkinnyPlan& plan : skinny_plans(args_of(p, is_awq, tokens, 0))) {
           const double t = time_of(stream, count, [&](int i) { skinny_gemm(stream, args_of(p, is_awq, tokens, i), plan); });
-          if (prints_plans) std::printf("plan %s %s M=%lld wg=%d cluster=%d two=%d x=%d: %.2f us %.0f GB/s\n", is_awq ? "awq" : "f16", p.name, static_cast<long long>(tokens), plan.warpgroups, plan.cluster, plan.shares, plan.streams_x, t, bytes / t * 1e-3);
+          if (prints_plans) std::printf("plan %s %s M=%lld wg=%d splits=%d share=%d x=%d: %.2f us %.0f GB/s\n", is_awq ? "awq" : "f16", p.name, static_cast<long long>(tokens), plan.warpgroups, plan.splits, static_cast<int>(plan.share), plan.streams_x, t, bytes / t * 1e-3);
           if (t < own) {
             own = t;
             best = plan;
@@ -134,8 +137,8 @@ struct Bench {
           layer[0][tokens] += own;
           layer[1][tokens] += lib;
         }
-        std::snprintf(line, sizeof(line), "%-4s %-8s M=%-3lld own %7.2f us %5.0f GB/s %3.0f%% of the read's %7.2f us (wg %d cluster %d two %d x %d, guess %d %d %d %d) | %s %7.2f us (algorithm %d)\n", is_awq ? "awq" : "f16", p.name,
-                      static_cast<long long>(tokens), own, bytes / own * 1e-3, 100 * floor / own, floor, best.warpgroups, best.cluster, best.shares, best.streams_x, guess.warpgroups, guess.cluster, guess.shares, guess.streams_x, is_awq ? "expand+lib" : "library", lib, best_index);
+        std::snprintf(line, sizeof(line), "%-4s %-8s M=%-3lld own %7.2f us %5.0f GB/s %3.0f%% of the read's %7.2f us (wg %d splits %d share %d x %d, guess %d %d %d %d) | %s %7.2f us (algorithm %d)\n", is_awq ? "awq" : "f16", p.name,
+                      static_cast<long long>(tokens), own, bytes / own * 1e-3, 100 * floor / own, floor, best.warpgroups, best.splits, static_cast<int>(best.share), best.streams_x, guess.warpgroups, guess.splits, static_cast<int>(guess.share), guess.streams_x, is_awq ? "expand+lib" : "library", lib, best_index);
         table += line;
         std::fputs(line, stdout);
         std::fflush(stdout);
@@ -147,13 +150,47 @@ struct Bench {
     }
     // Layers one after another, as a decode step has them, with Gemm's own choices.
     Gemm gemm(DType::f16, 64, is_awq ? 24576 * 4096 : 0);
+    gates = true;
     for (const std::int64_t tokens : {1, 8, 16, 32, 64}) {
+      if (std::getenv("BENCH_M") && std::atoll(std::getenv("BENCH_M")) != tokens) continue;
       for (int i = 0; i < 4; ++i) gemm.prepare(stream, args_of(kProducts[i], is_awq, tokens, 0));
       const double t = time_of(stream, 6, [&](int layer) {
         for (int i = 0; i < 4; ++i) gemm.run(stream, args_of(kProducts[i], is_awq, tokens, layer + i * 3));
       });
       std::snprintf(line, sizeof(line), "%-4s layers in sequence, Gemm's choices, M=%-3lld %7.2f us a layer\n", is_awq ? "awq" : "f16", static_cast<long long>(tokens), t);
       table += line;
+    }
+    gates = false;
+  }
+
+  // cuBLASLt's algorithms as they fare for a third of a second each, the GPU warm: what prefill meets, whose limit is power.
+  void sustained() {
+    char line[300];
+    constexpr std::int64_t kRows = 57344;
+    for (int i = 0; i < 4; ++i) {
+      const Product& p = kProducts[i];
+      const GemmArgs args = args_of(p, false, kRows, 0);
+      int index = 0;
+      const auto algorithms = library.algorithms(args, 12);
+      for (int round = 0; round < 2; ++round) {
+        index = 0;
+        for (const auto& algorithm : algorithms) {
+          if (!library.run(stream, args, algorithm)) continue;
+          Event begin, end;
+          begin.record(stream);
+          library.run(stream, args, algorithm);
+          end.record(stream);
+          const double once = end.milliseconds_since(begin);
+          const int launches = static_cast<int>(170 / once) + 1;
+          begin.record(stream);
+          for (int k = 0; k < launches; ++k) library.run(stream, args_of(p, false, kRows, k), algorithm);
+          end.record(stream);
+          const double t = end.milliseconds_since(begin) / launches;
+          std::snprintf(line, sizeof(line), "sustained %-8s round %d algorithm %-2d %8.3f ms %5.0f TFLOP/s\n", p.name, round, index++, t, 2e-9 * static_cast<double>(kRows * p.rows * p.columns) / t);
+          std::fputs(line, stdout);
+          std::fflush(stdout);
+        }
+      }
     }
   }
 
@@ -198,5 +235,6 @@ int main(int argc, char** argv) {
   if (wanted.count("dense") != 0) bench.decode(false, wanted.count("plans") != 0);
   if (wanted.count("awq") != 0) bench.decode(true, wanted.count("plans") != 0);
   if (wanted.count("prefill") != 0) bench.prefill();
+  if (wanted.count("sustained") != 0) bench.sustained();
   std::printf("\n%s", bench.table.c_str());
 }

@@ -104,10 +104,6 @@ __device__ inline void copy_bytes(u32 shared, const void* global, u32 bytes, u32
       : "memory");
 }
 
-// Programmatic dependent launch: the next kernel may start; wait for the previous one's results.
-__device__ inline void allow_next_kernel() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-__device__ inline void wait_for_previous_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-
 // Rows of 128 bytes (64 elements of K) in the 128-byte swizzle, 8-row groups 1,024 bytes apart; the tile's address is a multiple of 1,024.
 __device__ inline u64 matrix_descriptor(u32 address) {
   return static_cast<u64>((address & 0x3ffff) >> 4) | (u64{1} << 16) | (u64{1024 >> 4} << 32) | (u64{1} << 62);

@@ -57,7 +57,7 @@ void pack_tile(const std::uint8_t (&codes)[64][128], std::uint32_t* packed) {
 
 }  // namespace
 
-PackedAwq pack_awq(const std::vector<WeightMatrix>& parts) {
+PackedAwq pack_awq(const std::vector<WeightMatrix>& parts, bool in_turn) {
   check(!parts.empty(), "pack_awq is given a matrix");
   const std::int64_t columns = parts[0].columns, groups = columns / kAwqGroup;
   struct Eight {  // rows
@@ -68,7 +68,12 @@ PackedAwq pack_awq(const std::vector<WeightMatrix>& parts) {
   for (const WeightMatrix& part : parts) {
     check(part.type == WeightType::awq4 && part.columns == columns, "the parts of a fused matrix are AWQ's, of equal K");
     check(part.rows % 8 == 0 && part.awq_row_stride % 8 == 0 && columns % kAwqGroup == 0, "AWQ: whole words of 8 rows, whole groups of 128 columns");
+    if (in_turn) continue;
     for (std::int64_t row = 0; row < part.rows; row += 8) eights.push_back({&part, row});
+  }
+  if (in_turn) {
+    check(parts.size() == 2 && parts[0].rows == parts[1].rows, "two parts of equal size take turns");
+    for (std::int64_t row = 0; row < parts[0].rows; row += 8) eights.insert(eights.end(), {{&parts[0], row}, {&parts[1], row}});
   }
   const auto row_tiles = static_cast<std::int64_t>(eights.size() + 7) / 8;
   PackedAwq out;

@@ -1,25 +1,28 @@
 // One producer thread streams the weights of a block's slice of K through a ring in shared memory by bulk copies; the slice of x stays there.
 // Warpgroups multiply 64 rows of W each (wgmma, W on the wide side); the cluster's blocks copy their f32 sums to the
 // block that owns the rows, whose adding warps add them in order of rank: the same bits every run. Work on weights begins before the
-// previous kernel ends (programmatic dependent launch); x is awaited.
+// previous kernel ends (device/launch.cuh); x is awaited. The next kernel may start once the last weights have been asked for: where
+// it finds room beside this one, the memory does not rest between the two.
 #include "kernels/gemm/skinny_gemm.h"
 
 #include <cudaTypedefs.h>
 
 #include <algorithm>
 
-#include "device/cuda.h"
+#include "device/launch.cuh"
 #include "kernels/gemm/hopper_ptx.h"
+#include "kernels/gemm/skinny_parts.cuh"
 
 namespace keel::cuda {
+
 namespace {
 
 using ptx::u32;
 using ptx::u64;
 
-// The sums of 64 tokens want 128 registers: 16 warps, not 20. Two blocks share a multiprocessor with 12 warps each, of 80 registers.
-constexpr int max_warpgroups(int tokens, bool shares) { return shares ? 2 : tokens > 32 ? 3 : 4; }
+constexpr int kMaxWarpgroups = 3;  // with the fourth that asks and adds, two blocks share a multiprocessor at 64 registers a thread
 constexpr int kMaxCluster = 8;
+constexpr int kLeadBytes = 64 << 10;  // some 2 us of a multiprocessor's share of the memory: a launch and a half (H200: best of 0 to 128 KiB)
 constexpr int kMostSharingTokens = 32;
 constexpr int kMinStages = 3, kMaxStages = 24;
 constexpr int shared_bytes_of(bool shares) { return (shares ? 113 : 227) * 1024; }
@@ -30,84 +33,6 @@ constexpr int kAwqCodeBytes = 64 * 128 / 2;      // 64 rows × one group
 constexpr int kAwqTileBytes = kAwqCodeBytes + kAwqScaleBytes;
 constexpr int kAwqStep = 2;  // groups in a stage
 
-struct SkinnyShape {
-  const std::byte* packed;
-  const std::byte* group_scales;
-  const void* bias;
-  void* out;
-  bool is_f32_out;
-  std::int64_t rows;
-  int tokens;
-  int blocks;        // of K: 64 columns, AWQ 128
-  int slice_blocks;  // most that one block of the cluster has
-  int tiles;
-  int warpgroups, stages;
-  bool streams_x;
-  int stage_bytes;
-  int stages_at, sums_at, own_sums_at, barriers_at, shared_bytes;
-};
-
-__device__ inline u32 and_or(u32 value, u32 mask, u32 bits) {  // one LOP3
-  u32 out;
-  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(out) : "r"(value), "r"(mask), "r"(bits));
-  return out;
-}
-
-// (code - zero) of the eight nibbles of a word, exact: rows g and g + 8 of the m16n8k16 fragment have each their zero. A nibble under the
-// exponent of 2^10 is 1024 + code in f16 (1024 + 16 · code four bits higher); 128 + code under 2^7 in bf16.
-template <class T>
-struct Zeros;
-template <>
-struct Zeros<__half> {
-  __half2 low, high;  // 1024 + zero of row g; -(64 + zero) of row g + 8
-  __device__ Zeros(u32 zero_g, u32 zero_g8) {
-    const u32 low_bits = 0x64006400u | zero_g * 0x10001u, high_bits = 0xd400d400u | zero_g8 * 0x100010u;
-    low = reinterpret_cast<const __half2&>(low_bits);
-    high = reinterpret_cast<const __half2&>(high_bits);
-  }
-  __device__ void subtract(u32 word, u32 (&a)[4]) const {
-    const __half2 sixteenth = __float2half2_rn(0.0625f);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const u32 g = and_or(word >> (8 * half), 0x000f000fu, 0x64006400u);
-      const u32 g8 = and_or(word >> (8 * half), 0x00f000f0u, 0x64006400u);
-      const __half2 value_g = __hsub2(reinterpret_cast<const __half2&>(g), low);
-      const __half2 value_g8 = __hfma2(reinterpret_cast<const __half2&>(g8), sixteenth, high);
-      a[2 * half] = reinterpret_cast<const u32&>(value_g);
-      a[2 * half + 1] = reinterpret_cast<const u32&>(value_g8);
-    }
-  }
-};
-template <>
-struct Zeros<__nv_bfloat16> {
-  __nv_bfloat162 zero[2];  // 128 + zero
-  __device__ Zeros(u32 zero_g, u32 zero_g8) {
-    const u32 g = 0x43004300u | zero_g * 0x10001u, g8 = 0x43004300u | zero_g8 * 0x10001u;
-    zero[0] = reinterpret_cast<const __nv_bfloat162&>(g);
-    zero[1] = reinterpret_cast<const __nv_bfloat162&>(g8);
-  }
-  __device__ void subtract(u32 word, u32 (&a)[4]) const {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const u32 bits = and_or(word >> (4 * i), 0x000f000fu, 0x43004300u);
-      const __nv_bfloat162 value = __hsub2(reinterpret_cast<const __nv_bfloat162&>(bits), zero[i & 1]);
-      a[i] = reinterpret_cast<const u32&>(value);
-    }
-  }
-};
-
-template <class T>
-__device__ void store_out(const SkinnyShape& p, int token, std::int64_t n, float value) {
-  if (n >= p.rows || token >= p.tokens) return;
-  if (p.bias != nullptr) value += static_cast<float>(static_cast<const T*>(p.bias)[n]);
-  const std::int64_t at = token * p.rows + n;
-  if (p.is_f32_out) {
-    static_cast<float*>(p.out)[at] = value;
-  } else {
-    static_cast<T*>(p.out)[at] = static_cast<T>(value);
-  }
-}
-
 // Sums on their way to the block that owns the row: [source block][owned row][token] floats, a row's 32-byte pieces of eight tokens
 // exchanged by the row's low bits, so that neither side meets the same banks.
 template <int kTokens>
@@ -117,7 +42,7 @@ __device__ inline int piece_of(int token, int owned_row) {
 
 // Warps: 4 · warpgroups multiply, one asks for copies, three add up.
 template <class T, int kTokens, bool kAwq, bool kShares>
-__global__ void __launch_bounds__((max_warpgroups(kTokens, kShares) + 1) * 128, kShares ? 2 : 1)
+__global__ void __launch_bounds__((kMaxWarpgroups + 1) * 128, kShares ? 2 : 1)
     skinny_kernel(const __grid_constant__ CUtensorMap weights_map, const __grid_constant__ CUtensorMap x_map, const SkinnyShape p) {
   extern __shared__ std::byte raw_shared[];
   const u32 raw = ptx::shared_address(raw_shared);
@@ -127,12 +52,12 @@ __global__ void __launch_bounds__((max_warpgroups(kTokens, kShares) + 1) * 128, 
   const u32 full = shared + p.barriers_at, empty = full + p.stages * 8;
   const u32 x_ready = empty + p.stages * 8, sums_ready = x_ready + 8, sums_free = x_ready + 16;
 
-  const int rank = static_cast<int>(ptx::cluster_rank()), clusters = static_cast<int>(ptx::cluster_count());
-  const int cluster = static_cast<int>(gridDim.x) / clusters, first_tile = static_cast<int>(ptx::cluster_index());
+  const int split = static_cast<int>(ptx::cluster_rank()), first_tile = static_cast<int>(ptx::cluster_index());
+  const int tile_step = static_cast<int>(ptx::cluster_count()), turns = (p.tiles - first_tile + tile_step - 1) / tile_step;
   const int warps = 4 * p.warpgroups, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int first_block = static_cast<int>(static_cast<std::int64_t>(rank) * p.blocks / cluster);
-  const int blocks = static_cast<int>(static_cast<std::int64_t>(rank + 1) * p.blocks / cluster) - first_block;
-  const int owned_rows = p.warpgroups * 64 / cluster;
+  const int first_block = static_cast<int>(static_cast<std::int64_t>(split) * p.blocks / p.splits);
+  const int blocks = static_cast<int>(static_cast<std::int64_t>(split + 1) * p.blocks / p.splits) - first_block;
+  const int owned_rows = p.warpgroups * 64 / p.splits;
   constexpr int kAdders = 3;
   constexpr int kChunks = kAwq ? 2 : 1;  // 64 columns of x in a block of K
   constexpr int kChunkBytes = kTokens * kRowBytes;
@@ -142,7 +67,7 @@ __global__ void __launch_bounds__((max_warpgroups(kTokens, kShares) + 1) * 128, 
   if (warp == warps) {
     const u64 once = ptx::evict_first_policy(), keep = ptx::evict_last_policy();
     const int steps_of_tile = (blocks + kStep - 1) / kStep;
-    const int steps = (p.tiles - first_tile + clusters - 1) / clusters * steps_of_tile, ring = min(steps, p.stages);
+    const int steps = turns * steps_of_tile, ring = min(steps, p.stages);
     const int x_bytes = p.streams_x ? kChunks * kChunkBytes : 0;  // of a block of K
     struct {  // of the next weights
       int tile, block, stage;
@@ -176,7 +101,7 @@ __global__ void __launch_bounds__((max_warpgroups(kTokens, kShares) + 1) * 128, 
       next.block += kStep;
       if (next.block >= blocks) {
         next.block = 0;
-        next.tile += clusters;
+        next.tile += tile_step;
       }
       if (++next.stage == p.stages) next.stage = 0;
     };
@@ -198,15 +123,15 @@ __global__ void __launch_bounds__((max_warpgroups(kTokens, kShares) + 1) * 128, 
       }
       ptx::barrier_init(x_ready, 1);
       ptx::barrier_init(sums_ready, 1);
-      ptx::barrier_init(sums_free, cluster * kAdders);
+      ptx::barrier_init(sums_free, p.splits * kAdders);
       ptx::barrier_init_done();
       for (int step = 0; step < ring; ++step) ask_weights();
     }
     __syncwarp();
     ptx::cluster_sync();
-    ptx::allow_next_kernel();
     if (lane == 0) {
-      ptx::wait_for_previous_kernel();
+      if (steps - ring <= p.lead_steps) allow_next_kernel();  // before the wait: what follows reads only weights and tables ahead
+      wait_for_previous_kernel();
       if (p.streams_x) {
         for (int step = 0; step < ring; ++step) ask_x_of_stage(step, step % steps_of_tile * kStep);
       } else {
@@ -219,39 +144,49 @@ __global__ void __launch_bounds__((max_warpgroups(kTokens, kShares) + 1) * 128, 
         ptx::barrier_wait(empty + next.stage * 8, parity);
         if (p.streams_x) ask_x_of_stage(next.stage, next.block);
         ask_weights();
+        if (step + 1 + p.lead_steps == steps) allow_next_kernel();
       }
     }
     __syncwarp();
   } else if (warp > warps) {
     ptx::cluster_sync();
-    ptx::allow_next_kernel();
-    if (cluster > 1) {
-      const u32 free_of_peer = ptx::remote_address(sums_free, lane % cluster);
+    if (p.splits > 1) {
+      const u32 free_of_peer = ptx::remote_address(sums_free, lane % p.splits);
       const int token_pairs = (p.tokens + 1) / 2;
-      int turn = 0;
-      for (int tile = first_tile; tile < p.tiles; tile += clusters, ++turn) {
-        if (warp == warps + 1 && lane == 0) ptx::barrier_arrive_expect(sums_ready, cluster * owned_bytes);
+      int tile = first_tile;
+      for (int turn = 0; turn < turns; ++turn, tile += tile_step) {
+        if (warp == warps + 1 && lane == 0) ptx::barrier_arrive_expect(sums_ready, p.splits * owned_bytes);
         ptx::barrier_wait_cluster(sums_ready, turn & 1);
-        for (int i = threadIdx.x - (warps + 1) * 32; i < owned_rows * token_pairs; i += kAdders * 32) {
-          const int row = i % owned_rows, token = i / owned_rows * 2;
+        const auto total_of = [&](int row, int token) {
           const std::byte* from = shared_pointer + p.sums_at + row * kTokens * 4 + piece_of<kTokens>(token, row);
           float2 total = {0, 0};
-          for (int source = 0; source < cluster; ++source) {
+          for (int source = 0; source < p.splits; ++source) {
             const float2 sum = *reinterpret_cast<const float2*>(from + source * owned_bytes);
             total.x += sum.x;
             total.y += sum.y;
           }
-          const std::int64_t n = static_cast<std::int64_t>(tile) * p.warpgroups * 64 + rank * owned_rows + row;
-          store_out<T>(p, token, n, total.x);
-          store_out<T>(p, token + 1, n, total.y);
+          return total;
+        };
+        const int rows_out = p.is_gated ? owned_rows / 2 : owned_rows;
+        for (int i = threadIdx.x - (warps + 1) * 32; i < rows_out * token_pairs; i += kAdders * 32) {
+          const int token = i / rows_out * 2, row = p.is_gated ? i % rows_out / 8 * 16 + i % 8 : i % rows_out;
+          const float2 total = total_of(row, token);
+          const std::int64_t n = static_cast<std::int64_t>(tile) * p.warpgroups * 64 + split * owned_rows + row;
+          if (p.is_gated) {
+            const float2 up = total_of(row + 8, token);
+            store_gated<T>(p, token, n, total.x, up.x);
+            store_gated<T>(p, token + 1, n, total.y, up.y);
+          } else {
+            store_out<T>(p, token, n, total.x);
+            store_out<T>(p, token + 1, n, total.y);
+          }
         }
         __syncwarp();
-        if (lane < cluster) ptx::barrier_arrive_remote(free_of_peer);
+        if (lane < p.splits) ptx::barrier_arrive_remote(free_of_peer);
       }
     }
   } else {
     ptx::cluster_sync();
-    ptx::allow_next_kernel();
     const int warpgroup = warp / 4, group = lane / 4, pair = lane % 4;
     const int row = warp * 16 + group;  // in the tile; and row + 8
     std::byte* own_sums[2];             // of those rows
@@ -265,35 +200,51 @@ __global__ void __launch_bounds__((max_warpgroups(kTokens, kShares) + 1) * 128, 
         parity ^= 1;
       }
     };
-    int turn = 0;
-    for (int tile = first_tile; tile < p.tiles; tile += clusters, ++turn) {
+    const auto release = [&](int of_stage) {  // once the warp has read it
+      if (lane == 0) ptx::barrier_arrive(empty + of_stage * 8);
+    };
+    int tile = first_tile;
+    for (int turn = 0; turn < turns; ++turn, tile += tile_step) {
       float sum[kTokens / 2];
       if (turn == 0 && !p.streams_x) ptx::barrier_wait(x_ready, 0);
       if constexpr (kAwq) {
 #pragma unroll
         for (float& s : sum) s = 0;
-        for (int block = 0; block < blocks; block += kStep, next_stage()) {
-          ptx::barrier_wait(full + stage * 8, parity);
-          const int groups = min(kStep, blocks - block);
+        // A group is summed by itself, then scaled. With two such sums the tensor cores go on with one while the other is added;
+        // a stage ends with none under way, or the compiler lets each wait for the one before.
+        constexpr int kSums = kTokens <= 32 && !kShares ? 2 : 1;
+        float group_sum[kSums][kTokens / 2];
+        const auto add = [&](float(&sums)[kTokens / 2], const float(&scale)[2]) {
+          ptx::pin(sums);
+#pragma unroll
+          for (int i = 0; i < kTokens / 2; ++i) sum[i] = fmaf(scale[i >> 1 & 1], sums[i], sum[i]);
+        };
+        const auto multiply = [&](auto count, int block) {  // as many groups of a stage
+          constexpr int kGroups = decltype(count)::value;
           const std::byte* const tile_codes = shared_pointer + p.stages_at + stage * p.stage_bytes +
                                               (p.streams_x ? kStep * kChunks * kChunkBytes : 0) + warpgroup * kStep * kAwqTileBytes;
-          u64 x = ptx::matrix_descriptor(p.streams_x ? stages + stage * p.stage_bytes : shared + block * kChunks * kChunkBytes);
-#pragma unroll 1
-          for (int step_group = 0; step_group < groups; ++step_group, x += kChunks * kChunkBytes / 16) {
-            const std::byte* const from = tile_codes + step_group * kAwqCodeBytes;
-            const u32* rows = reinterpret_cast<const u32*>(tile_codes + kStep * kAwqCodeBytes + step_group * kAwqScaleBytes) + row % 64;
+          const u64 x_of_stage = ptx::matrix_descriptor(p.streams_x ? stages + stage * p.stage_bytes : shared + block * kChunks * kChunkBytes);
+          u32 a[2][2][4];  // of two words, twice: the next are unpacked while the last are multiplied
+          float scales[kGroups][2];
+#pragma unroll
+          for (int group = 0; group < kGroups; ++group) {
+            const int now_sum = group % kSums;
+            const u64 x = x_of_stage + group * (kChunks * kChunkBytes / 16);
+            const std::byte* const from = tile_codes + group * kAwqCodeBytes;
+            const u32* rows = reinterpret_cast<const u32*>(tile_codes + kStep * kAwqCodeBytes + group * kAwqScaleBytes) + row % 64;
             const u32 row_g = rows[0], row_g8 = rows[8];
             const Zeros<T> zeros(row_g >> 16, row_g8 >> 16);
-            float group_sum[kTokens / 2];
-            u32 a[2][2][4];  // of two words, twice: the next are unpacked while the last are multiplied
+            scales[group][0] = __half2float(__ushort_as_half(static_cast<unsigned short>(row_g & 0xffff)));
+            scales[group][1] = __half2float(__ushort_as_half(static_cast<unsigned short>(row_g8 & 0xffff)));
 #pragma unroll
             for (int quarter = 0; quarter < 4; ++quarter) {
               const uint2 codes = reinterpret_cast<const uint2*>(from)[quarter * 128 + threadIdx.x % 128];
-              if (quarter == 3 && !p.streams_x && step_group + 1 == groups) {  // all of the stage is in registers
+              if (quarter == 3 && !p.streams_x && group + 1 == kGroups) {  // all of the stage is in registers
                 __syncwarp();
-                if (lane == 0) ptx::barrier_arrive(empty + stage * 8);
+                release(stage);
               }
-              if (quarter > 1) ptx::wgmma_wait<1>();
+              if (kSums == 1 ? quarter > 1 : quarter > 1 || group > 0) ptx::wgmma_wait<1>();
+              if (kSums == 2 && quarter == 1 && group > 0) add(group_sum[(group - 1) % kSums], scales[group - 1]);
               u32(&now)[2][4] = a[quarter % 2];
               zeros.subtract(codes.x, now[0]);
               zeros.subtract(codes.y, now[1]);
@@ -302,21 +253,27 @@ __global__ void __launch_bounds__((max_warpgroups(kTokens, kShares) + 1) * 128, 
               ptx::wgmma_fence();
 #pragma unroll
               for (int i = 0; i < 2; ++i) {
-                ptx::wgmma<T, kTokens>(group_sum, now[i], x + (quarter / 2 * kChunkBytes + (quarter % 2 * 2 + i) * 32) / 16, quarter > 0 || i > 0);
+                ptx::wgmma<T, kTokens>(group_sum[now_sum], now[i], x + (quarter / 2 * kChunkBytes + (quarter % 2 * 2 + i) * 32) / 16, quarter > 0 || i > 0);
               }
               ptx::wgmma_commit();
             }
-            ptx::wgmma_wait<0>();
-            ptx::pin(group_sum);
-            const float scale_g = __half2float(__ushort_as_half(static_cast<unsigned short>(row_g & 0xffff)));
-            const float scale_g8 = __half2float(__ushort_as_half(static_cast<unsigned short>(row_g8 & 0xffff)));
-#pragma unroll
-            for (int i = 0; i < kTokens / 2; ++i) sum[i] = fmaf(i & 2 ? scale_g8 : scale_g, group_sum[i], sum[i]);
+            if (kSums == 1 || group + 1 == kGroups) {
+              ptx::wgmma_wait<0>();
+              add(group_sum[now_sum], scales[group]);
+            }
           }
-          if (p.streams_x && lane == 0) ptx::barrier_arrive(empty + stage * 8);
+          if (p.streams_x) release(stage);
+        };
+        for (int block = 0; block < blocks; block += kStep, next_stage()) {
+          ptx::barrier_wait(full + stage * 8, parity);
+          if (block + kStep <= blocks) {
+            multiply(std::integral_constant<int, kStep>(), block);
+          } else {
+            multiply(std::integral_constant<int, 1>(), block);
+          }
         }
       } else {
-        u32 last_empty = 0;
+        int last_stage = 0;
         for (int block = 0; block < blocks; ++block, next_stage()) {
           ptx::barrier_wait(full + stage * 8, parity);
           const u32 at = stages + stage * p.stage_bytes;
@@ -327,18 +284,25 @@ __global__ void __launch_bounds__((max_warpgroups(kTokens, kShares) + 1) * 128, 
           for (int i = 0; i < 4; ++i) ptx::wgmma<T, kTokens>(sum, weights + 2 * i, x + 2 * i, block > 0 || i > 0);
           ptx::wgmma_commit();
           ptx::wgmma_wait<1>();
-          if (block > 0 && lane == 0) ptx::barrier_arrive(last_empty);
-          last_empty = empty + stage * 8;
+          if (block > 0) release(last_stage);
+          last_stage = stage;
         }
         ptx::wgmma_wait<0>();
         ptx::pin(sum);
-        if (lane == 0) ptx::barrier_arrive(last_empty);
+        release(last_stage);
       }
 
-      if (cluster == 1) {
+      if (p.splits == 1) {
         const std::int64_t n = static_cast<std::int64_t>(tile) * p.warpgroups * 64 + row;
 #pragma unroll
-        for (int i = 0; i < kTokens / 2; ++i) store_out<T>(p, i / 4 * 8 + pair * 2 + i % 2, n + (i & 2) * 4, sum[i]);
+        for (int i = 0; i < kTokens / 2; ++i) {
+          const int token = i / 4 * 8 + pair * 2 + i % 2;
+          if (!p.is_gated) {
+            store_out<T>(p, token, n + (i & 2) * 4, sum[i]);
+          } else if ((i & 2) == 0) {
+            store_gated<T>(p, token, n, sum[i], sum[i + 2]);
+          }
+        }
         continue;
       }
       if (turn > 0) ptx::barrier_wait_cluster(sums_free, (turn - 1) & 1);
@@ -349,9 +313,9 @@ __global__ void __launch_bounds__((max_warpgroups(kTokens, kShares) + 1) * 128, 
       }
       ptx::written_for_copies();
       ptx::sync_threads_of(warps * 32);
-      if (warp == 0 && lane < cluster) {
-        ptx::copy_to_block(ptx::remote_address(shared + p.sums_at, lane) + rank * owned_bytes, shared + p.own_sums_at + lane * owned_bytes, owned_bytes,
-                           ptx::remote_address(sums_ready, lane));
+      if (warp == 0 && lane < p.splits) {
+        ptx::copy_to_block(ptx::remote_address(shared + p.sums_at, lane) + split * owned_bytes, shared + p.own_sums_at + lane * owned_bytes,
+                           owned_bytes, ptx::remote_address(sums_ready, lane));
       }
       __syncwarp();
     }
@@ -371,23 +335,28 @@ SkinnyShape shape_of(const GemmArgs& args, SkinnyPlan plan) {
                 .bias = w.bias,
                 .out = args.out,
                 .is_f32_out = args.out_type == DType::f32,
+                .is_gated = args.gate_up != nullptr,
                 .rows = w.rows,
                 .tokens = static_cast<int>(args.tokens)};
   const int block_columns = is_awq ? 128 : 64, tile_rows = 64 * plan.warpgroups;
   p.blocks = static_cast<int>((w.columns + block_columns - 1) / block_columns);
-  p.slice_blocks = (p.blocks + plan.cluster - 1) / plan.cluster;
+  p.slice_blocks = (p.blocks + plan.splits - 1) / plan.splits;
+  p.splits = plan.splits;
+
   p.tiles = static_cast<int>((w.rows + tile_rows - 1) / tile_rows);
   p.warpgroups = plan.warpgroups;
   p.streams_x = plan.streams_x;
   const int x_block_bytes = block_columns / 64 * padded * kRowBytes, step = is_awq ? kAwqStep : 1;
   const int weights_bytes = plan.warpgroups * (is_awq ? kAwqTileBytes : kDenseTileBytes);
   p.stage_bytes = (step * (weights_bytes + (plan.streams_x ? x_block_bytes : 0)) + 1023) / 1024 * 1024;
+  p.lead_steps = kLeadBytes / (step * weights_bytes);
   p.stages_at = plan.streams_x ? 0 : p.slice_blocks * x_block_bytes;
-  const int sums_bytes = plan.cluster > 1 ? tile_rows * padded * 4 : 0;
-  const int left = shared_bytes_of(plan.shares) - 1024 - p.stages_at - 2 * sums_bytes - (2 * kMaxStages + 3) * 8;
+  const int sums_bytes = plan.splits > 1 ? tile_rows * padded * 4 : 0;
+  const int left = shared_bytes_of(plan.share != SkinnyShare::whole) - 1024 - p.stages_at - 2 * sums_bytes - (2 * kMaxStages + 3) * 8;
   const int most_steps = p.tiles * p.slice_blocks;
   p.stages = left < 0 ? 0 : std::min({left / p.stage_bytes, kMaxStages, std::max(most_steps, kMinStages)});
-  if (p.blocks < plan.cluster || p.stages < kMinStages) p.stages = 0;
+  if (p.is_gated && tile_rows / plan.splits % 16 != 0) p.stages = 0;  // a block adds up gates and what they gate
+  if (p.blocks < plan.splits || p.stages < kMinStages) p.stages = 0;
   p.sums_at = p.stages_at + p.stages * p.stage_bytes;
   p.own_sums_at = p.sums_at + sums_bytes;
   p.barriers_at = p.own_sums_at + sums_bytes;
@@ -418,7 +387,7 @@ template <class T, int kTokens, bool kAwq, bool kShares>
 void launch(cudaStream_t stream, const GemmArgs& args, const SkinnyShape& p, SkinnyPlan plan) {
   constexpr auto* kernel = &skinny_kernel<T, kTokens, kAwq, kShares>;
   constexpr int kSharedBytes = shared_bytes_of(kShares);
-  const unsigned threads = static_cast<unsigned>((plan.warpgroups + 1) * 128), cluster = static_cast<unsigned>(plan.cluster);
+  const unsigned threads = static_cast<unsigned>((plan.warpgroups + 1) * 128), cluster = static_cast<unsigned>(plan.splits);
   cudaLaunchAttribute attributes[2];
   attributes[0].id = cudaLaunchAttributeClusterDimension;
   attributes[0].val.clusterDim.x = cluster;
@@ -434,7 +403,8 @@ void launch(cudaStream_t stream, const GemmArgs& args, const SkinnyShape& p, Ski
     keel::check(most_clusters[cluster] > 0, "a cluster of skinny_gemm fits the device");
   }
   config.dynamicSmemBytes = static_cast<std::size_t>(p.shared_bytes);
-  config.gridDim = {static_cast<unsigned>(std::min(p.tiles, most_clusters[cluster])) * cluster};
+  const int at_once = plan.share == SkinnyShare::half ? std::max(most_clusters[cluster] / 2, 1) : most_clusters[cluster];
+  config.gridDim = {static_cast<unsigned>(std::min(p.tiles, at_once)) * cluster};
   config.numAttrs = 2;
   const GemmWeights& w = args.weights;
   const CUtensorMap x_map = tensor_map(w.dtype, args.x, args.tokens, w.columns, kTokens);
@@ -447,7 +417,7 @@ void launch(cudaStream_t stream, const GemmArgs& args, const SkinnyShape& p, Ski
   const auto with = [&](auto tokens) {
     constexpr int kTokens = decltype(tokens)::value;
     if constexpr (kTokens <= kMostSharingTokens) {
-      if (plan.shares) return launch<T, kTokens, kAwq, true>(stream, args, p, plan);
+      if (plan.share != SkinnyShare::whole) return launch<T, kTokens, kAwq, true>(stream, args, p, plan);
     }
     launch<T, kTokens, kAwq, false>(stream, args, p, plan);
   };
@@ -473,21 +443,21 @@ std::vector<SkinnyPlan> skinny_plans(const GemmArgs& args) {
     double cost;
   };
   std::vector<Ranked> ranked;
-  for (const bool shares : {false, true}) {
-    if (shares && args.tokens > kMostSharingTokens) continue;
+  for (const SkinnyShare share : {SkinnyShare::whole, SkinnyShare::pair, SkinnyShare::half}) {
+    if (share != SkinnyShare::whole && args.tokens > kMostSharingTokens) continue;
     for (const bool streams_x : {false, true}) {
-      for (int cluster = 1; cluster <= kMaxCluster; cluster *= 2) {
-        for (int warpgroups = 1; warpgroups <= max_warpgroups(static_cast<int>(args.tokens), shares); ++warpgroups) {
-          const SkinnyPlan plan{warpgroups, cluster, shares, streams_x};
+      for (int splits = 1; splits <= kMaxCluster; splits *= 2) {
+        for (int warpgroups = 1; warpgroups <= kMaxWarpgroups; ++warpgroups) {
+          const SkinnyPlan plan{warpgroups, splits, share, streams_x};
           const SkinnyShape p = shape_of(args, plan);
           if (p.stages == 0) continue;
           // Nanoseconds, roughly: bytes that a multiprocessor takes in, and what each turn of a cluster costs.
-          const int at_once = shares ? 2 : 1, clusters = 132 * at_once / cluster, turns = (p.tiles + clusters - 1) / clusters;
+          const int at_once = share == SkinnyShare::pair ? 2 : 1, clusters = 132 * at_once / splits, turns = (p.tiles + clusters - 1) / clusters;
           const double tile_rows = 64.0 * warpgroups, step_bytes = static_cast<double>(p.stage_bytes) / (w.packed != nullptr ? kAwqStep : 1);
           const double streamed = turns * p.slice_blocks * step_bytes * at_once, kept = static_cast<double>(p.stages_at) * at_once;
-          const double exchanged = cluster > 1 ? turns * tile_rows * padded_tokens(args.tokens) * 4 * at_once : 0;
+          const double exchanged = splits > 1 ? turns * tile_rows * padded_tokens(args.tokens) * 4 * at_once : 0;
           const double ring = static_cast<double>(p.stages) * p.stage_bytes * at_once;
-          const double cost = streamed / 32 + kept / 40 + exchanged / 40 + (cluster > 1 ? 800 : 0) + std::max(96e3 - ring, 0.0) / 20;
+          const double cost = streamed / 32 + kept / 40 + exchanged / 40 + (splits > 1 ? 800 : 0) + std::max(96e3 - ring, 0.0) / 20;
           ranked.push_back({plan, cost});
         }
       }

@@ -13,11 +13,15 @@ inline constexpr std::int64_t kSkinnyTokens = 64;  // most rows of x in one laun
 inline constexpr std::int64_t kAwqTileRows = 64;   // rows and columns of a packed AWQ tile
 inline constexpr std::int64_t kAwqGroup = 128;
 
-// How the work is cut: tiles of 64 · warpgroups rows of W; a cluster of blocks shares a tile, each with its slice of K.
+// What of a multiprocessor a block takes: all of it; half, with another block of this kernel in the other half; half, the other half
+// being for the next kernel, whose first weights then arrive while this one ends.
+enum class SkinnyShare : std::uint8_t { whole, pair, half };
+
+// How the work is cut: tiles of 64 · warpgroups rows of W; a cluster of `splits` blocks shares a tile, each with its slice of K.
 struct SkinnyPlan {
-  int warpgroups = 0;  // 1 to 4
-  int cluster = 0;     // 1, 2, 4 or 8
-  bool shares = false;     // two blocks to a multiprocessor
+  int warpgroups = 0;  // 1 to 3
+  int splits = 0;      // 1, 2, 4 or 8
+  SkinnyShare share = SkinnyShare::whole;
   bool streams_x = false;  // x comes along with the weights; otherwise each block keeps its slice of it
   bool operator==(const SkinnyPlan&) const = default;
 };

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "device/cuda.h"
+#include "device/launch.cuh"
 #include "kernels/kv_write/kv_write_cuda.h"
 #include "kernels/vector_cuda.h"
 #include "kv/cuda_page.h"
@@ -19,7 +19,7 @@ struct Job {
   void *q, *k, *v;
   std::int64_t stride;
   int heads, kv_heads, head_dim;
-  int group;  // lanes a row: the power of two from head_dim / kVector
+  int group, group_shift;  // lanes a row, the power of two from head_dim / kVector, and its logarithm
   const float *q_norm, *k_norm;
   float epsilon, inverse_head_dim;
   int rotary_dim;
@@ -31,6 +31,7 @@ struct Job {
   std::int64_t key_page_bytes, value_page_bytes;
   const float *key_scales, *value_scales;
   DType key_type, value_type;
+  int key_bits, value_bits;
   bool round;
 };
 
@@ -58,10 +59,10 @@ struct Target {
 __device__ Target target(std::byte* pages, std::int64_t page_bytes, std::int64_t slot, int row_bytes, int offset) {
   const int head_bytes = kCudaPageSize * row_bytes;
   if (slot < 0) return {nullptr, head_bytes};
-  const int place = static_cast<int>(slot % kCudaPageSize);
+  const int place = static_cast<int>(static_cast<std::uint64_t>(slot) % kCudaPageSize);
   const int chunk = swizzled_chunk(row_bytes, place, offset / kCudaChunkBytes);
   const int within = place * row_bytes + chunk * kCudaChunkBytes + offset % kCudaChunkBytes;
-  return {pages + slot / kCudaPageSize * page_bytes + within, head_bytes};
+  return {pages + static_cast<std::int64_t>(static_cast<std::uint64_t>(slot) / kCudaPageSize) * page_bytes + within, head_bytes};
 }
 
 // NaNs become quiet, as they do on their way through f32 on the CPU.
@@ -174,7 +175,7 @@ __device__ uint4 store_u4(const Job& job, const Target& values, U4Parameters* pa
   const std::uint32_t codes = encode_u4(x, found);
   if (values.at != nullptr) {
     *reinterpret_cast<std::uint32_t*>(values.at + head * values.head_bytes) = codes;
-    if (threadIdx.x % job.group == 0) parameters[head * kCudaPageSize] = found;
+    if ((threadIdx.x & (job.group - 1)) == 0) parameters[head * kCudaPageSize] = found;
   }
   decode_u4(codes, found, x);
   return pack<T>(x);
@@ -249,11 +250,11 @@ __device__ void norm(const Job& job, const float* weight, int dim, float (&x)[kV
 template <class T, bool kAligned>
 __global__ void __launch_bounds__(kThreads, 7) rope_write_kernel(const __grid_constant__ Job job, int rows_a_group) {
   const std::int64_t token = blockIdx.x;
-  const int groups = kThreads / job.group;
+  const int groups = kThreads >> job.group_shift;
   const int q_rows = job.heads, qk_rows = q_rows + job.kv_heads;
   const int begin = blockIdx.y * groups * rows_a_group;
   const int end = min(begin + groups * rows_a_group, qk_rows + job.kv_heads);
-  const int dim = threadIdx.x % job.group * kVector;
+  const int dim = (threadIdx.x & (job.group - 1)) * kVector;
   const bool active = dim < job.head_dim;
   const auto row_data = [&](int row) {
     void* start = row < q_rows ? job.q : row < qk_rows ? job.k : job.v;
@@ -263,16 +264,19 @@ __global__ void __launch_bounds__(kThreads, 7) rope_write_kernel(const __grid_co
   const auto load = [&](int row) { return active && row < end ? *row_data(row) : uint4{}; };
 
   constexpr int kAhead = 3;
-  int row = begin + threadIdx.x / job.group;
+  int row = begin + (threadIdx.x >> job.group_shift);
   uint4 ahead[kAhead];
+  float2 turns[kVector];
+  const bool few = rows_a_group == 1;  // then nothing else hides the turns' loads; no kernel of a step writes what they read
+  if (few && job.rotary_dim > 0) load_turns<kAligned>(job, token, dim, turns);
+  wait_for_previous_kernel();
+  allow_next_kernel();  // decode attention relies on its place: behind the wait
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) ahead[i] = load(row + i * groups);
   const std::int64_t slot = job.slots[token];
-  float2 turns[kVector];
-  if (job.rotary_dim > 0) load_turns<kAligned>(job, token, dim, turns);
-  const int key_bits = bits(job.key_type), value_bits = bits(job.value_type);
-  const Target keys = target(job.keys, job.key_page_bytes, slot, job.head_dim * key_bits / 8, dim * key_bits / 8);
-  const Target values = target(job.values, job.value_page_bytes, slot, job.head_dim * value_bits / 8, dim * value_bits / 8);
+  if (!few && job.rotary_dim > 0) load_turns<kAligned>(job, token, dim, turns);
+  const Target keys = target(job.keys, job.key_page_bytes, slot, (job.head_dim * job.key_bits) >> 3, (dim * job.key_bits) >> 3);
+  const Target values = target(job.values, job.value_page_bytes, slot, (job.head_dim * job.value_bits) >> 3, (dim * job.value_bits) >> 3);
 
 #pragma unroll 1  // unrolled, the code outgrows the instruction cache
   for (int i = 0; i < rows_a_group; ++i, row += groups) {
@@ -335,8 +339,9 @@ void rope_write(cudaStream_t stream, const RopeWriteArgs& args) {
     throw Error("rope_write on CUDA stores keys as the model's type or fp8_e4m3, and values as those or u4; the model is " +
                 std::string(name(args.dtype)) + ", the cache " + to_string(layout.format()));
   }
-  int group = 1;
-  while (group * kVector < head_dim) group *= 2;
+  int group_shift = 0;
+  while ((kVector << group_shift) < head_dim) ++group_shift;
+  const int group = 1 << group_shift;
   const Job job{.q = args.q,
                 .k = args.k,
                 .v = args.v,
@@ -345,6 +350,7 @@ void rope_write(cudaStream_t stream, const RopeWriteArgs& args) {
                 .kv_heads = static_cast<int>(kv_heads),
                 .head_dim = static_cast<int>(head_dim),
                 .group = group,
+                .group_shift = group_shift,
                 .q_norm = args.q_norm,
                 .k_norm = args.k_norm,
                 .epsilon = args.norm_epsilon,
@@ -362,6 +368,8 @@ void rope_write(cudaStream_t stream, const RopeWriteArgs& args) {
                 .value_scales = args.kv.value_scales,
                 .key_type = key,
                 .value_type = value,
+                .key_bits = bits(key),
+                .value_bits = bits(value),
                 .round = args.round};
   const std::int64_t rows = args.heads + 2 * kv_heads;
   with_model_type(args.dtype, "rope_write", [&]<class T>(T) {
@@ -370,9 +378,8 @@ void rope_write(cudaStream_t stream, const RopeWriteArgs& args) {
     const int rows_a_group = args.tokens < kManyTokens ? 1 : kRowsOfMany;
     const std::int64_t rows_a_block = kThreads / group * rows_a_group;
     const dim3 grid(static_cast<unsigned>(args.tokens), static_cast<unsigned>((rows + rows_a_block - 1) / rows_a_block));
-    kernel<<<grid, kThreads, 0, stream>>>(job, rows_a_group);
+    launch("rope_write", kernel, stream, grid, kThreads, 0, Start::early, job, rows_a_group);
   });
-  check_launch("rope_write");
 }
 
 void fill_rope_table(float* table, std::int64_t positions, std::int64_t rotary_dim, const double* inverse_frequencies, float magnitude) {

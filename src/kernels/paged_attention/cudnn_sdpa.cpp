@@ -3,9 +3,12 @@
 #define CUDNN_FRONTEND_SKIP_JSON_LIB
 #include <cudnn_frontend.h>
 
+#include <algorithm>
 #include <map>
 #include <unordered_map>
+#include <vector>
 
+#include "base/worker_pool.h"
 #include "device/cuda.h"
 
 namespace keel::cuda {
@@ -101,27 +104,49 @@ std::unique_ptr<Plan> build(cudnnHandle_t handle, const SdpaShape& s) {
 }  // namespace
 
 struct CudnnSdpa::State {
+  struct Kept {
+    std::unique_ptr<Plan> plan;
+    std::uint64_t used = 0;  // by which call
+  };
   cudnnHandle_t handle = nullptr;
-  std::map<SdpaShape, std::unique_ptr<Plan>> plans;
+  std::map<SdpaShape, Kept> plans;
+  std::uint64_t calls = 0;
   DeviceBuffer<std::byte> workspace;
 
   Plan& plan(const SdpaShape& shape) {
-    std::unique_ptr<Plan>& plan = plans[shape];
-    if (plan) return *plan;
-    plan = build(handle, shape);
-    if (plan->workspace_bytes > workspace.bytes()) {
-      cuda::check(cudaDeviceSynchronize(), "wait before growing cuDNN's workspace");
+    auto found = plans.find(shape);
+    if (found == plans.end()) found = keep(shape, build(handle, shape));
+    found->second.used = ++calls;
+    return *found->second.plan;
+  }
+
+  std::map<SdpaShape, Kept>::iterator keep(const SdpaShape& shape, std::unique_ptr<Plan> plan) {
+    const bool is_larger = plan->workspace_bytes > workspace.bytes(), is_full = plans.size() >= kMostPlans;
+    if (is_larger || is_full) cuda::check(cudaDeviceSynchronize(), "wait for the plans in use");
+    if (is_larger) {
       workspace = {};
       workspace = DeviceBuffer<std::byte>(plan->workspace_bytes, "cuDNN's attention");
     }
-    return *plan;
+    if (is_full) {
+      plans.erase(std::min_element(plans.begin(), plans.end(), [](const auto& a, const auto& b) { return a.second.used < b.second.used; }));
+    }
+    return plans.insert_or_assign(shape, Kept{std::move(plan), ++calls}).first;
   }
 };
 
 CudnnSdpa::CudnnSdpa() : state_(new State) { check(cudnnCreate(&state_->handle), "start"); }
 CudnnSdpa::~CudnnSdpa() { cudnnDestroy(state_->handle); }
 
-void CudnnSdpa::prepare(const SdpaShape& shape) { state_->plan(shape); }
+void CudnnSdpa::prepare(std::span<const SdpaShape> shapes) {
+  std::vector<SdpaShape> missing;
+  for (const SdpaShape& shape : shapes) {
+    if (!state_->plans.contains(shape) && std::ranges::find(missing, shape) == missing.end()) missing.push_back(shape);
+  }
+  std::vector<std::unique_ptr<Plan>> built(missing.size());
+  WorkerPool builders(static_cast<int>(std::min<std::size_t>({missing.size(), 8, static_cast<std::size_t>(available_processors())})));
+  builders.parallel_for(std::ssize(missing), [&](std::int64_t i, int) { built[i] = build(state_->handle, missing[i]); });
+  for (std::size_t i = 0; i < missing.size(); ++i) state_->keep(missing[i], std::move(built[i]));
+}
 
 void CudnnSdpa::run(cudaStream_t stream, const SdpaShape& shape, const SdpaArgs& args) {
   Plan& plan = state_->plan(shape);

@@ -1,5 +1,5 @@
 // cuDNN's attention on 16-bit tensors in device memory: rows of any stride, causal or whole, equal lengths or many.
-// A plan is built once for each SdpaShape (tens of milliseconds) and kept.
+// A plan is built once for each SdpaShape (tens of milliseconds) and kept while it is among the last kMostPlans that were used.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,6 +7,7 @@
 #include <compare>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "base/dtype.h"
 
@@ -49,11 +50,13 @@ struct SdpaArgs {
 
 class CudnnSdpa {
  public:
+  static constexpr std::size_t kMostPlans = 256;
+
   CudnnSdpa();
   ~CudnnSdpa();
 
-  // Builds the plan where there is none. Throws Error with cuDNN's words where it has no kernel.
-  void prepare(const SdpaShape& shape);
+  // Builds the plans that there are not yet, on several threads. Throws Error with cuDNN's words where it has no kernel.
+  void prepare(std::span<const SdpaShape> shapes);
   void run(cudaStream_t stream, const SdpaShape& shape, const SdpaArgs& args);
   std::int64_t workspace_bytes() const;  // device memory that the plans share
   std::int64_t plans() const;

@@ -1,6 +1,7 @@
 #include "kernels/paged_attention/prefill_cuda.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "base/error.h"
 #include "kernels/paged_attention/prefill_cuda_native.h"
@@ -76,8 +77,39 @@ void PrefillAttention::fresh(cudaStream_t stream, const PrefillAttentionArgs& ar
   state_->served().fresh(stream, args, false);
 }
 void PrefillAttention::gather(cudaStream_t stream, const PrefillAttentionArgs& args) { state_->served().gather(stream, args, false); }
-void PrefillAttention::prepare_fresh(const PrefillAttentionArgs& args) { state_->served().fresh(nullptr, args, true); }
-void PrefillAttention::prepare_gather(const PrefillAttentionArgs& args) { state_->served().gather(nullptr, args, true); }
+void PrefillAttention::prepare_fresh(const PrefillAttentionArgs& args) {
+  state_->served().fresh(nullptr, args, true);
+  state_->served().build_noted();
+}
+void PrefillAttention::prepare_gather(const PrefillAttentionArgs& args) {
+  state_->served().gather(nullptr, args, true);
+  state_->served().build_noted();
+}
+
+void PrefillAttention::prepare_common(PrefillAttentionArgs args, std::int64_t max_rows, std::int64_t max_context) {
+  constexpr std::int64_t kLongest = 8192, kLeast = 128, kStep = 1024, kMostChunks = 16;
+  NativePrefill& native = state_->served();
+  std::vector<PrefillSequence> sequences;
+  const auto note = [&](std::int64_t count, std::int64_t rows, std::int64_t context) {
+    if (rows < 1 || count * rows > max_rows || context > max_context) return;
+    sequences.clear();
+    for (std::int64_t i = 0; i < count; ++i) sequences.push_back({.first_row = i * rows, .rows = rows, .context = context, .table_row = i});
+    args.sequences = sequences;
+    rows == context ? native.fresh(nullptr, args, true) : native.gather(nullptr, args, true);
+  };
+  for (std::int64_t count = 1; count <= 64; count *= 2) {
+    for (std::int64_t rows = kStep; rows <= kLongest; rows += kStep) note(count, rows, rows);
+  }
+  // Other lengths share plans by the next power of two: each noted by its shortest.
+  for (std::int64_t count = 1; count <= kNativeSequences; count *= 2) {
+    for (std::int64_t bound = kLeast; bound <= kLongest; bound *= 2) note(count, bound == kLeast ? 1 : bound / 2 + 1, bound == kLeast ? 1 : bound / 2 + 1);
+  }
+  for (std::int64_t chunk = 2; chunk <= kMostChunks; ++chunk) note(1, max_rows, chunk * max_rows);
+  for (std::int64_t rows = kLeast; rows <= kLongest; rows *= 2) {
+    for (std::int64_t context = rows; context <= kLongest; context *= 2) note(1, rows / 2 + 1, context / 2 + 2);
+  }
+  native.build_noted();
+}
 
 std::int64_t PrefillAttention::workspace_bytes() const { return state_->native ? state_->native->workspace_bytes() : 0; }
 

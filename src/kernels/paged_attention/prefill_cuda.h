@@ -59,6 +59,9 @@ class PrefillAttention {
   // Builds what the first such call would build (tens of milliseconds a plan): lengths and strides matter, pointers do not.
   void prepare_fresh(const PrefillAttentionArgs& args);
   void prepare_gather(const PrefillAttentionArgs& args);
+  // Builds the plans of the common calls of up to max_rows rows: prompts of up to 8,192 tokens in batches, chunks of max_rows, and
+  // single prompts behind a prefix. `args` as in a call, without sequences.
+  void prepare_common(PrefillAttentionArgs args, std::int64_t max_rows, std::int64_t max_context);
 
   // Empty where the route serves this geometry; else the missing cell, named.
   std::string plain_refusal() const;

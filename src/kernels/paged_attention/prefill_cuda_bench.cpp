@@ -164,7 +164,7 @@ int main(int argc, char** argv) {
       arms.push_back({"pages", [&] { gather_pages(stream, expand); }, static_cast<double>(c.batch * c.context * kKvHeads * kDim * (2 + 1 + 4))});
     }
     const double built_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-    bare.prepare(shape);
+    bare.prepare({&shape, 1});
     if (!plain_only) measure(arms, seconds, stream);
     std::vector<Arm> alone = {{"plain", [&] { attention.plain(stream, args); }}};
     measure(alone, seconds, stream);

@@ -81,11 +81,11 @@ void NativePrefill::fresh(cudaStream_t stream, const PrefillAttentionArgs& args,
   while (!left.empty()) {
     std::int64_t count = 1;
     if (exact(left[0])) {
-      count = even_run(left);
+      count = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(even_run(left))));  // for few plans
       run_exact(stream, args, left.first(count), false, build_only);
     } else {
       while (count < std::ssize(left) && count < kNativeSequences && !exact(left[count])) ++count;
-      count = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(count)));  // for few plans
+      count = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(count)));
       run_ragged(stream, args, left.first(count), false, build_only);
     }
     left = left.subspan(count);
@@ -103,7 +103,7 @@ void NativePrefill::gather(cudaStream_t stream, const PrefillAttentionArgs& args
       run_tiles(stream, args, left[0], build_only);
       count = 1;
     } else if (exact(left[0])) {
-      count = std::min(count, even_run(left));
+      count = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(std::min(count, even_run(left)))));
       run_exact(stream, args, left.first(count), true, build_only);
     } else {
       count = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(count)));
@@ -111,6 +111,11 @@ void NativePrefill::gather(cudaStream_t stream, const PrefillAttentionArgs& args
     }
     left = left.subspan(count);
   }
+}
+
+void NativePrefill::build_noted() {
+  sdpa_.prepare(noted_);
+  noted_.clear();
 }
 
 GatherArgs NativePrefill::pages(const PrefillAttentionArgs& args) {
@@ -139,7 +144,7 @@ void NativePrefill::run_exact(cudaStream_t stream,
   s.q_sequence = apart * args.q_stride;
   s.kv_sequence = (gathered ? first.context : apart) * s.kv_stride;
   s.out_sequence = apart * args.out_stride;
-  if (build_only) return sdpa_.prepare(s);
+  if (build_only) return noted_.push_back(s);
   if (gathered) {
     GatherArgs all = pages(args);
     for (const PrefillSequence& sequence : group) {
@@ -173,7 +178,7 @@ void NativePrefill::run_ragged(cudaStream_t stream,
   }
   s.q_tokens = bound_of(rows);
   s.kv_tokens = bound_of(context);
-  if (build_only) return sdpa_.prepare(s);
+  if (build_only) return noted_.push_back(s);
 
   Integers integers{};
   GatherArgs all = pages(args);
@@ -226,7 +231,7 @@ void NativePrefill::run_tiles(cudaStream_t stream, const PrefillAttentionArgs& a
       s.kv_tokens = std::min(bound_of(end - begin), tokens_);
       s.out_stride = heads_ * layout_.geometry().head_dim;
       if (build_only) {
-        sdpa_.prepare(s);
+        noted_.push_back(s);
       } else {
         Integers integers{};
         integers.value[0] = static_cast<std::int32_t>(rows);

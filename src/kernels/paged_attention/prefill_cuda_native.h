@@ -1,6 +1,8 @@
 // The two routes through cuDNN, behind PrefillAttention.
 #pragma once
 
+#include <vector>
+
 #include "device/cuda.h"
 #include "kernels/paged_attention/cudnn_sdpa.h"
 #include "kernels/paged_attention/prefill_cuda.h"
@@ -13,9 +15,10 @@ class NativePrefill {
   // Throws Error where the workspace does not hold the least that gather() works with.
   NativePrefill(const KvLayout& layout, DType dtype, std::int64_t heads, std::int64_t max_rows, std::int64_t workspace_bytes);
 
-  // With `build_only` they build the plans that they would run, and launch nothing.
+  // With `build_only` they note the plans that they would run, and launch nothing; build_noted builds them.
   void fresh(cudaStream_t stream, const PrefillAttentionArgs& args, bool build_only);
   void gather(cudaStream_t stream, const PrefillAttentionArgs& args, bool build_only);
+  void build_noted();
   std::int64_t workspace_bytes() const { return workspace_.bytes() + integers_.bytes() + sdpa_.workspace_bytes(); }
 
  private:
@@ -40,6 +43,7 @@ class NativePrefill {
   float* stats_ = nullptr;        // [merged_rows_, H]
   DeviceBuffer<std::int32_t> integers_;
   CudnnSdpa sdpa_;
+  std::vector<SdpaShape> noted_;
 };
 
 }  // namespace keel::cuda

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "device/cuda.h"
+#include "device/launch.cuh"
 #include "kernels/rms_norm/rms_norm_cuda.h"
 #include "kernels/vector_cuda.h"
 
@@ -26,6 +26,13 @@ __global__ void __launch_bounds__(kMostThreads) add_rms_norm_kernel(uint4* resid
                                                                     const std::int32_t* gather,
                                                                     int vectors,
                                                                     float epsilon) {
+  allow_next_kernel();  // before the wait: what follows reads only weights and tables ahead
+  float4 weights_of_one[2];  // with one vector a thread, read while the kernel before ends
+  if (kVectors == 1 && threadIdx.x < vectors) {
+    weights_of_one[0] = weight[2 * threadIdx.x];
+    weights_of_one[1] = weight[2 * threadIdx.x + 1];
+  }
+  wait_for_previous_kernel();
   const std::int64_t row = blockIdx.x;
   const std::int64_t source = (gather != nullptr ? gather[row] : row) * vectors;
   uint4 x[kVectors], more[kVectors];
@@ -70,8 +77,8 @@ __global__ void __launch_bounds__(kMostThreads) add_rms_norm_kernel(uint4* resid
     if (i >= vectors) continue;
     float values[kVector];
     unpack<T>(x[k], values);
-    const float4 low = weight[2 * i];
-    const float4 high = weight[2 * i + 1];
+    const float4 low = kVectors == 1 ? weights_of_one[0] : weight[2 * i];
+    const float4 high = kVectors == 1 ? weights_of_one[1] : weight[2 * i + 1];
     const float weights[kVector] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 #pragma unroll
     for (int j = 0; j < kVector; ++j) values[j] = values[j] * inverse * weights[j];
@@ -81,7 +88,8 @@ __global__ void __launch_bounds__(kMostThreads) add_rms_norm_kernel(uint4* resid
 
 template <class T, int kVectors>
 void launch(cudaStream_t stream, const AddRmsNormArgs& args, int threads) {
-  add_rms_norm_kernel<T, kVectors><<<static_cast<unsigned>(args.rows), threads, 0, stream>>>(
+  cuda::launch(
+      "add_rms_norm", add_rms_norm_kernel<T, kVectors>, stream, static_cast<unsigned>(args.rows), threads, 0, Start::early,
       static_cast<uint4*>(args.residual),
       static_cast<const uint4*>(args.added),
       reinterpret_cast<const float4*>(args.weight),
@@ -114,7 +122,6 @@ void add_rms_norm(cudaStream_t stream, const AddRmsNormArgs& args) {
       launch<T, kMostVectors>(stream, args, threads);
     }
   });
-  check_launch("add_rms_norm");
 }
 
 }  // namespace keel::cuda

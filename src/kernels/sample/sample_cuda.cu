@@ -5,7 +5,7 @@
 #include <climits>
 
 #include "base/random.h"
-#include "device/cuda.h"
+#include "device/launch.cuh"
 #include "kernels/sample/sample_cuda.h"
 
 // A cluster of blocks shares a row: each keeps its part of the logits in shared memory and reads the others' sums there.
@@ -358,8 +358,10 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kThreads, 2)
   const int count = min(part, vocabulary - first_id);
   const RowSampling sampling = rows_sampling[row];
 
+  allow_next_kernel();  // before the wait: what follows reads only weights and tables ahead
   if (threadIdx.x < kPowers) shared.powers[threadIdx.x] = ldexp(exp2(threadIdx.x / static_cast<double>(kPowers)), kUnitBits);
   RowPart tokens_here(shared, reinterpret_cast<float*>(memory + sizeof(Shared)), first_id, count);
+  wait_for_previous_kernel();
   const Sum best = tokens_here.load(logits + row * vocabulary + first_id, count, vocabulary % 4 == 0);
   const float largest = rank_logit(best);
   int chosen = isfinite(largest) ? rank_id(best) : -1;
@@ -419,9 +421,8 @@ void sample(cudaStream_t stream, const SampleArgs& args) {
   const int part = part_of(args.vocabulary);
   const std::size_t shared_bytes = sizeof(Shared) + part * sizeof(float);
   check(cudaFuncSetAttribute(sample_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)), "sample's shared memory");
-  sample_kernel<<<static_cast<unsigned>(args.rows * kBlocks), kThreads, shared_bytes, stream>>>(
-      args.logits, static_cast<int>(args.vocabulary), part, args.rows_sampling, args.tokens);
-  check_launch("sample");
+  launch("sample", sample_kernel, stream, static_cast<unsigned>(args.rows * kBlocks), kThreads, shared_bytes, Start::early,
+         args.logits, static_cast<int>(args.vocabulary), part, args.rows_sampling, args.tokens);
 }
 
 }  // namespace keel::cuda

@@ -1,4 +1,4 @@
-// out = silu(gate) · up on CUDA, gate and up the halves of one fused row.
+// out = silu(gate) · up on CUDA, gate and up in one fused row: eight of one, eight of the other, in turn.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,7 +11,7 @@ namespace keel::cuda {
 
 struct SiluMulArgs {
   DType dtype;           // f16 or bf16
-  const void* gate_up;   // [rows, 2 · width]: gate, then up
+  const void* gate_up;   // [rows, width / 8, 2, 8]: gate, then up
   void* out;             // [rows, width]
   std::int64_t rows;
   std::int64_t width;    // a multiple of 8

@@ -16,8 +16,8 @@ void expect_gated(DType dtype, std::int64_t rows, std::int64_t width, const std:
   stream.synchronize();
   const auto out = on_host(out_there);
   for (std::int64_t i = 0; i < rows * width; ++i) {
-    const double gate = from_bits(dtype, gate_up[i / width * 2 * width + i % width]);
-    const double up = from_bits(dtype, gate_up[i / width * 2 * width + width + i % width]);
+    const double gate = from_bits(dtype, gate_up[i / 8 * 16 + i % 8]);
+    const double up = from_bits(dtype, gate_up[i / 8 * 16 + 8 + i % 8]);
     const double got = from_bits(dtype, out[i]);
     if (!std::isfinite(gate) || !std::isfinite(up)) {
       ASSERT_TRUE(std::isnan(got) || !(std::isnan(gate) || std::isnan(up))) << gate << " " << up;
@@ -35,7 +35,7 @@ void expect_gated(DType dtype, std::int64_t rows, std::int64_t width, const std:
 TEST_F(SiluMulCuda, MatchesDoubleForEveryGate) {
   for (const DType dtype : kModelTypes) {
     std::vector<std::uint16_t> gate_up(2 * 65536);
-    for (int i = 0; i < 65536; ++i) gate_up[i] = static_cast<std::uint16_t>(i), gate_up[65536 + i] = to_bits(dtype, random_normal(1, i));
+    for (int i = 0; i < 65536; ++i) gate_up[i / 8 * 16 + i % 8] = static_cast<std::uint16_t>(i), gate_up[i / 8 * 16 + 8 + i % 8] = to_bits(dtype, random_normal(1, i));
     expect_gated(dtype, 1, 65536, gate_up);
   }
 }
