@@ -1,6 +1,6 @@
 """report.md from raw.jsonl: figures a round, their medians, ratios a round against the bars of plan.md.
 
-    python report.py <raw.jsonl >report.md
+    python report.py [KEEL_COMMIT] <raw.jsonl >report.md
 """
 import json, statistics, sys
 
@@ -44,8 +44,10 @@ def prefill_gflop(context):
 
 print("# SmolLM2-135M (Q4_1) on 2 threads of an AMD EPYC: keel against llama.cpp\n")
 print("Written by report.py from raw.jsonl; protocol in plan.md, commands in run.sh. Median (each round).\n")
-print("keel at f987a1d, llama.cpp as in llama-cpp-python 0.3.36. The machine is virtual and shared: at times all that crosses between its two\n"
-      "processors takes three times as long, and no run shows when. `keel_pilot.jsonl` and `llama_cpp_pilot.jsonl` are earlier and not used.\n")
+commit = sys.argv[1] if len(sys.argv) > 1 else "f987a1d"
+print(f"keel at {commit}, llama.cpp as in llama-cpp-python 0.3.36. The machine is virtual and shared: at times all that crosses between its two\n"
+      "processors takes three times as long, and no run shows when." +
+      (" `keel_pilot.jsonl` and `llama_cpp_pilot.jsonl` are earlier and not used." if len(sys.argv) == 1 else "") + "\n")
 reads, flops = ([r[k] for r in roofs] for k in ("roof_read_gb_per_s", "roof_f32_gflop_per_s"))
 if roofs:
     print(f"Roofs beside these runs: {min(reads):.0f} to {max(reads):.0f} GB/s read, {min(flops):.0f} to {max(flops):.0f} "
