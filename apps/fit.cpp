@@ -1,6 +1,8 @@
 // keel fit FILE: the saturation law fitted to measured decode throughput.
 #include <fmt/format.h>
 
+#include <filesystem>
+
 #include "base/option_error.h"
 #include "lab/hill_fit_report.h"
 #include "options.h"
@@ -22,7 +24,7 @@ void fit(const FitFlags& flags) {
   } catch (const Error& error) {  // the file is all that this command reads
     throw OptionError(error.what());
   }
-  const std::string title = "Decode throughput over the batch: " + flags.file;
+  const std::string title = "Decode throughput over the batch: " + std::filesystem::path(flags.file).filename().string();
   if (!flags.svg.empty()) write_text_file(flags.svg, to_svg(fits, title));
   if (!flags.html.empty()) write_text_file(flags.html, to_html(fits, flags.questions, title));
   if (flags.json) {

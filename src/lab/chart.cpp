@@ -285,7 +285,7 @@ Svg draw(const Chart& chart) {
   Chart body = chart;
   if (!label_ends && legend.size() > 1) {
     body.title.clear();
-    if (!chart.title.empty()) canvas.text(kMargin, 18, chart.title, "title"), top = 24;
+    if (!chart.title.empty()) canvas.text(kMargin, 18, fitted(chart.title, chart.width - kMargin, kTitleFont), "title"), top = 24;
     top += draw_legend(canvas, legend, kMargin, top + 14, chart.width - kMargin) + 4;
     body.height -= top;
   }
@@ -301,7 +301,7 @@ Svg draw(std::span<const Chart> charts, int columns, const std::string& title) {
   const double width = cell * std::min<double>(columns, static_cast<double>(std::max<std::size_t>(charts.size(), 1)));
   Canvas canvas;
   double top = 0;
-  if (!title.empty()) canvas.text(kMargin, 18, title, "title"), top = 26;
+  if (!title.empty()) canvas.text(kMargin, 18, fitted(title, width - kMargin, kTitleFont), "title"), top = 26;
   const std::vector<Legend> legend = legend_of(charts, colours);
   if (legend.size() > 1) top += draw_legend(canvas, legend, kMargin, top + 14, width - kMargin) + 4;
   for (std::size_t i = 0; i < charts.size();) {
@@ -341,7 +341,7 @@ Svg draw(const RowChart& chart) {
   }
   Canvas canvas;
   double top = 0;
-  if (!chart.title.empty()) canvas.text(kMargin, 18, chart.title, "title"), top = 26;
+  if (!chart.title.empty()) canvas.text(kMargin, 18, fitted(chart.title, chart.width - kMargin, kTitleFont), "title"), top = 26;
   std::vector<Legend> legend;
   for (std::size_t part = 0; part < chart.parts.size(); ++part) legend.push_back({chart.parts[part], static_cast<int>(part) % kChartColours});
   if (legend.size() > 1) top += draw_legend(canvas, legend, kMargin, top + 14, chart.width - kMargin, true) + 4;
