@@ -74,8 +74,10 @@ struct ProductionGate::Scene {
   // decode rows alone.
   static std::vector<std::vector<Part>> steps() {
     const std::vector<Part> decode{{0, 1}, {1, 1}, {2, 1}, {3, 1}};
-    return {{{0, 100}, {1, 37}, {2, 16}, {3, 5}}, {{2, 1}, {3, 1}, {0, 70}, {1, 20}}, decode, decode, decode};
+    return {{{0, 100}, {1, 37}, {2, 16}, {3, 5}}, {{2, 1}, {3, 1}, {0, kLongChunk}, {1, kShortChunk}}, decode, decode, decode};
   }
+  static constexpr std::int64_t kPromptRows = 100 + 37 + 16 + 5, kDecodeRows = 2 + 3 * 4;
+  static constexpr std::int64_t kLongChunk = 70, kShortChunk = kLeastGatherRows - 4;
 
   const ProductionGate& gate;
   CachedDecode decode;
@@ -315,12 +317,12 @@ ProductionItem ProductionGate::routes() {
   for (const auto& parts : Scene::steps()) scene.step(parts);
   std::map<std::string, std::int64_t> planned, counted;
   if (cuda) {  // a fallback's reason is told, not planned
-    planned[decode_is_plain_ ? "plain" : "decode"] += 14;
-    planned[native_prefill_ ? "fresh" : "plain"] += 158;
-    planned[native_prefill_ ? "gather" : "plain"] += 70;
-    planned["plain"] += 20;
+    planned[decode_is_plain_ ? "plain" : "decode"] += Scene::kDecodeRows;
+    planned[native_prefill_ ? "fresh" : "plain"] += Scene::kPromptRows;
+    planned[native_prefill_ ? "gather" : "plain"] += Scene::kLongChunk;
+    planned["plain"] += Scene::kShortChunk;
   } else {  // one route, whose rows are counted where attention was called
-    planned["paged"] = 262 * model_.config.layers;
+    planned["paged"] = (Scene::kDecodeRows + Scene::kPromptRows + Scene::kLongChunk + Scene::kShortChunk) * model_.config.layers;
     counted["paged"] = scene.check->findings().rows;
   }
   Json told = counted;
