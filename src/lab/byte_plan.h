@@ -63,7 +63,7 @@ struct NamedBytes {
   std::string name;
   std::int64_t bytes;
 };
-// The CUDA backend's buffers of model/cuda_decoder.cpp by their shapes, for `multiprocessors`. Not in it: the context and modules
+// The CUDA backend's buffers of model/cuda_decoder.h by their shapes, for `multiprocessors`. Not in it: the context and modules
 // of CUDA, cuDNN's own plans, captured graphs. The same for every cache format: decode attention's part is the largest that any has.
 std::vector<NamedBytes> cuda_scratch(const ModelConfig& config, const StepLimits& limits, int multiprocessors);
 

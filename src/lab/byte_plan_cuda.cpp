@@ -1,4 +1,4 @@
-// The CUDA backend's memory by the shapes of model/cuda_decoder.cpp and what it calls, on any machine.
+// The CUDA backend's memory by the shapes of model/cuda_decoder.h and what it calls, on any machine.
 #include <algorithm>
 
 #include "lab/byte_plan.h"

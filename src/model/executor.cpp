@@ -119,7 +119,7 @@ std::unique_ptr<Executor> make_executor(Device device,
                                         const ExecutorLimits& limits,
                                         WorkerPool& workers) {
 #ifdef KEEL_CUDA
-  if (device == Device::cuda) return cuda::make_decoder(model, layout, limits, workers);
+  if (device == Device::cuda) return std::make_unique<cuda::CudaDecoder>(model, layout, limits, workers);
 #endif
   check(device == Device::cpu, "only builds with CUDA choose it");
   return std::make_unique<CpuExecutor>(model, layout, limits, workers);
