@@ -71,6 +71,7 @@ void sweep(SweepFlags& flags) {
   RecordFile records(flags.output);
   CsvFile csv(flags.csv);
   const std::unique_ptr<Engine> engine = open_engine(flags.model, flags.engine);
+  options = engine->options();  // its defaults included
   const Attestation& attestation = engine->attestation();
   print_attestation(attestation);
   csv.line(fmt::format("# keel bench sweep: {}, keys {}, values {}, {}; decode steps alone", attestation.model, name(attestation.format.key), name(attestation.format.value), attestation.device));

@@ -58,7 +58,7 @@ void scan(ScanFlags flags) {
     WorkerPool workers(flags.threads);
     result.probe = probe_model(model, probe_text(flags, path, model.config), flags.plan, workers);
   }
-  const Verdict verdict = judge(result);
+  const ScanVerdict verdict = judge(result);
   if (!flags.html.empty()) {
     std::ofstream out(flags.html, std::ios::binary);
     out << to_html(result, verdict) << std::flush;

@@ -45,7 +45,9 @@ AxisRange::AxisRange(const Axis& axis, std::span<const double> values, int ticks
   if (!std::isfinite(low_)) low_ = std::isfinite(high_) ? std::min(high_, 1.0) : scale_ == Scale::linear ? 0 : 1;
   if (!std::isfinite(high_) || high_ < low_) high_ = low_;
   const bool linear = scale_ == Scale::linear;
-  if (high_ == low_) {  // one value: room on both sides
+  const double largest = std::max(std::abs(low_), std::abs(high_));
+  if (linear && !std::isfinite(high_ - low_)) low_ /= 4, high_ /= 4;  // what lies outside is not drawn
+  if (high_ - low_ <= 1e-9 * largest) {  // one value: room on both sides
     const double room = low_ == 0 ? 1 : std::abs(low_) / 10;
     if (!axis.low || axis.high) low_ = linear ? low_ - room : low_ / 2;
     if (!axis.high) high_ = linear ? high_ + room : high_ * 2;

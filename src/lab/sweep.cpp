@@ -51,7 +51,9 @@ SweepMeasure measure_cell(Engine& engine, const SweepCell& cell, const SweepOpti
     const Submitted submitted = engine.submit(std::move(request), [&, at](const Output& output) {
       if (!output.tokens.empty() && !has_token[at]) has_token[at] = true, ++begun;
       context_tokens += output.prompt_tokens + output.completion_tokens - static_cast<std::int64_t>(output.tokens.size());
-      if (output.finish != FinishReason::none) ++ended, problem = output.error;
+      if (output.finish == FinishReason::none) return;
+      ++ended;
+      if (problem.empty()) problem = output.error;
     });
     if (submitted.status != SubmitStatus::accepted) fail("context {}, batch {}: {}", cell.context, cell.batch, submitted.message);
     ids.push_back(submitted.id);

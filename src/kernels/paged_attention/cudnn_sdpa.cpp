@@ -8,7 +8,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "base/worker_pool.h"
 #include "device/cuda.h"
 
 namespace keel::cuda {
@@ -138,14 +137,9 @@ CudnnSdpa::CudnnSdpa() : state_(new State) { check(cudnnCreate(&state_->handle),
 CudnnSdpa::~CudnnSdpa() { cudnnDestroy(state_->handle); }
 
 void CudnnSdpa::prepare(std::span<const SdpaShape> shapes) {
-  std::vector<SdpaShape> missing;
-  for (const SdpaShape& shape : shapes) {
-    if (!state_->plans.contains(shape) && std::ranges::find(missing, shape) == missing.end()) missing.push_back(shape);
+  for (const SdpaShape& shape : shapes) {  // one by one: a handle serves one thread at a time
+    if (!state_->plans.contains(shape)) state_->keep(shape, build(state_->handle, shape));
   }
-  std::vector<std::unique_ptr<Plan>> built(missing.size());
-  WorkerPool builders(static_cast<int>(std::min<std::size_t>({missing.size(), 8, static_cast<std::size_t>(available_processors())})));
-  builders.parallel_for(std::ssize(missing), [&](std::int64_t i, int) { built[i] = build(state_->handle, missing[i]); });
-  for (std::size_t i = 0; i < missing.size(); ++i) state_->keep(missing[i], std::move(built[i]));
 }
 
 void CudnnSdpa::run(cudaStream_t stream, const SdpaShape& shape, const SdpaArgs& args) {

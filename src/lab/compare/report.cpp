@@ -18,7 +18,7 @@ std::string ratio_words(const RatioFigures& figures) {
 std::string gate_words(const ComparisonResult& one) {
   if (one.gates.empty()) return "none planned: this says nothing about quality";
   std::string words;
-  for (const GateResult& gate : one.gates) words += fmt::format("{}{} {} ({})", words.empty() ? "" : "; ", gate.record, gate.passes ? "passes" : "does not pass", gate.words);
+  for (const ComparisonGate& gate : one.gates) words += fmt::format("{}{} {} ({})", words.empty() ? "" : "; ", gate.record, gate.passes ? "passes" : "does not pass", gate.words);
   return words;
 }
 
@@ -169,7 +169,7 @@ PlanJson as_json(const ComparePlan& plan, const CompareResult& result, const std
     const bool gain = one.planned.kind == ComparisonKind::gain;
     PlanJson entry{{"name", one.planned.name}, {"candidate", one.planned.candidate}, {"control", one.planned.control}, {"kind", gain ? "gain" : "guard"}, {"verdict", name(one.verdict)}, {"reasons", one.reasons}};
     entry["gates"] = PlanJson::array();
-    for (const GateResult& gate : one.gates) entry["gates"].push_back({{"record", gate.record}, {"passes", gate.passes}, {"found", gate.words}});
+    for (const ComparisonGate& gate : one.gates) entry["gates"].push_back({{"record", gate.record}, {"passes", gate.passes}, {"found", gate.words}});
     if (one.gates.empty()) entry["gates"] = "none";
     entry["judged"] = figures_json(one.figures, one.planned.metric);
     entry["sign"] = one.sign ? PlanJson{{"wins", one.sign->wins}, {"ties", one.sign->ties}, {"losses", one.sign->losses}} : PlanJson();

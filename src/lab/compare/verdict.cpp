@@ -59,8 +59,8 @@ std::string attested_format(const std::string& arm, const std::vector<CompareBlo
   return "";
 }
 
-GateResult gate_result(const ComparePlan& plan, const PlannedComparison& comparison, const std::string& record, const std::string& folder, const std::vector<CompareBlock>& blocks) {
-  GateResult gate{.record = record, .passes = false, .words = ""};
+ComparisonGate gate_result(const ComparePlan& plan, const PlannedComparison& comparison, const std::string& record, const std::string& folder, const std::vector<CompareBlock>& blocks) {
+  ComparisonGate gate{.record = record, .passes = false, .words = ""};
   std::ifstream in(std::filesystem::path(folder) / record, std::ios::binary);
   if (!in) return gate.words = "the record cannot be read", gate;
   const std::string text(std::istreambuf_iterator<char>(in), {});
@@ -70,7 +70,7 @@ GateResult gate_result(const ComparePlan& plan, const PlannedComparison& compari
   try {
     if (json.at("record") != "keel-qualification") return gate.words = "no qualification record", gate;
     if (json.at("plan_sha256") != hex(sha256(nlohmann::json(json.at("plan")).dump()))) return gate.words = "its plan is not what it was scored by", gate;
-    if (json.contains("broken_on_purpose")) return gate.words = "broken on purpose", gate;
+    if (json.at("plan").contains("broken_on_purpose")) return gate.words = "broken on purpose", gate;
     const std::string qualified = json.at("plan").at("subject").at("candidate"), ran = attested_format(comparison.candidate, blocks), verdict = json.at("verdict");
     if (!ran.empty() && qualified != ran) return gate.words = fmt::format("it qualifies {}, and the candidate ran {}", shortened(qualified, 60), shortened(ran, 60)), gate;
     gate.passes = verdict == "pass";
@@ -96,8 +96,8 @@ void missing_blocks(ComparisonResult& result, const std::vector<CompareBlock>& b
 }
 
 void decide_gain(ComparisonResult& result) {
-  const bool gates = std::ranges::all_of(result.gates, &GateResult::passes);
-  for (const GateResult& gate : result.gates) {
+  const bool gates = std::ranges::all_of(result.gates, &ComparisonGate::passes);
+  for (const ComparisonGate& gate : result.gates) {
     if (!gate.passes) result.reasons.push_back(fmt::format("gate {}: {}", gate.record, gate.words));
   }
   if (!result.sign) return;

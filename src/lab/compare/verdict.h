@@ -13,7 +13,7 @@ namespace keel {
 
 inline constexpr double kLeastGuard = 0.99;  // a screen for harm, no claim of equality
 
-struct GateResult {
+struct ComparisonGate {
   std::string record;
   bool passes;
   std::string words;  // what was found
@@ -32,7 +32,7 @@ std::string_view name(ComparisonVerdict verdict);  // "gain confirmed", "no conf
 
 struct ComparisonResult {
   PlannedComparison planned;
-  std::vector<GateResult> gates;
+  std::vector<ComparisonGate> gates;
   RatioFigures figures;                       // of the planned metric
   std::map<ArmMetric, RatioFigures> beside;   // of the others that both arms have: described, not judged
   std::optional<SignTest> sign;               // none where a block is missing

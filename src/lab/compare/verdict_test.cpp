@@ -133,7 +133,9 @@ TEST(CompareVerdict, NoGainBehindAGateThatDoesNotPass) {
   edited["plan"]["subject"]["model"] = "other";
   EXPECT_EQ(with(edited.dump()).gates[0].words, "its plan is not what it was scored by");
   PlanJson broken = good;
-  broken["broken_on_purpose"] = "swapped pages";
+  broken["plan"]["broken_on_purpose"] = "swapped pages";
+  broken["plan_sha256"] = hex(sha256(nlohmann::json(broken["plan"]).dump()));
+  EXPECT_EQ(with(broken.dump()).gates[0].words, "broken on purpose");
   EXPECT_EQ(with(broken.dump()).verdict, ComparisonVerdict::no_gain);
   for (const char* nothing : {"[]", "nonsense", "{}", R"({"verdict": "pass"})"}) EXPECT_EQ(with(nothing).gates[0].words, "no qualification record") << nothing;
   with(good.dump());

@@ -91,18 +91,19 @@ std::string digest_of(std::vector<fs::path> files, const std::string& more, Work
 }  // namespace
 
 std::string model_digest(const ModelPath& path, const LoadOptions& options, WorkerPool& workers) {
-  const std::string dummy =
-      options.format == LoadFormat::dummy ? fmt::format("dummy seed {} scale {}\n", options.dummy_seed, options.dummy_scale) : std::string();
-  if (path.kind == ModelFiles::gguf) return digest_of({path.path}, dummy, workers);
-  if (path.kind == ModelFiles::config_json) return digest_of({path.path}, dummy, workers);
+  const bool is_dummy = options.format == LoadFormat::dummy;
+  std::string changes = is_dummy ? fmt::format("dummy seed {} scale {}\n", options.dummy_seed, options.dummy_scale) : std::string();
+  for (const auto& [channel, offset] : options.key_bias_offsets) changes += fmt::format("key bias of channel {} {:+}\n", channel, offset);
+  if (path.kind == ModelFiles::gguf) return digest_of({path.path}, changes, workers);
+  if (path.kind == ModelFiles::config_json) return digest_of({path.path}, changes, workers);
   std::vector<fs::path> files;
   if (fs::exists(path.path / "config.json")) files.push_back(path.path / "config.json");
-  if (dummy.empty()) {
+  if (!is_dummy) {
     for (const auto& entry : fs::directory_iterator(path.path)) {
       if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
     }
   }
-  return digest_of(std::move(files), dummy, workers);
+  return digest_of(std::move(files), changes, workers);
 }
 
 std::string tokenizer_digest(const ModelPath& path, WorkerPool& workers) {

@@ -354,7 +354,11 @@ ProductionItem ProductionGate::graphs(bool stale) {
     range = std::max(range, static_cast<double>(*most - *least));
     const auto distance = [](const std::vector<float>& a, const std::vector<float>& b) {
       double largest = 0;
-      for (std::size_t i = 0; i < a.size(); ++i) largest = std::max(largest, static_cast<double>(std::abs(a[i] - b[i])));
+      for (std::size_t i = 0; i < a.size(); ++i) {
+        const double apart = std::abs(static_cast<double>(a[i]) - b[i]);
+        if (!std::isfinite(apart)) return static_cast<double>(INFINITY);  // std::max would drop what is no number
+        largest = std::max(largest, apart);
+      }
       return largest;
     };
     furthest = std::max(furthest, distance(found, owed));

@@ -42,6 +42,12 @@ std::vector<Found> records_in(const fs::path& folder, std::vector<std::string>& 
   return found;
 }
 
+bool every_gate_passed(const nlohmann::json& record) {
+  const nlohmann::json& gates = record.value("gates", nlohmann::json());
+  return gates.is_array() && gates.size() == 4 &&
+         std::ranges::all_of(gates, [](const nlohmann::json& gate) { return gate.is_object() && gate.value("verdict", nlohmann::json()) == "pass"; });
+}
+
 }  // namespace
 
 QualifiedFormat qualified_format(const fs::path& folder, const QualifiedQuestion& question) {
@@ -72,6 +78,8 @@ QualifiedFormat qualified_format(const fs::path& folder, const QualifiedQuestion
                                 same_name ? ": the same name with other weights" : ""));
       } else if (record.at("plan").contains("broken_on_purpose")) {
         passed_over("its run was broken on purpose");
+      } else if (record.at("verdict") == "pass" && !every_gate_passed(record)) {
+        passed_over("its verdict is not what its gates say: it was edited");
       } else if (record.at("verdict") != "pass") {
         passed_over(fmt::format("{} did not pass there: {}", dtype, record.value("why", "")));
       } else if (of("device_class") != device || of("build_line") != line) {

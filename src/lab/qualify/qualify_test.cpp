@@ -41,7 +41,9 @@ TEST_F(QualifyTest, WhatCannotBeJudgedIsRefusedByName) {
 
 // A record that passes, made by hand around a frozen plan.
 void write_record(const fs::path& file, Json plan, const char* verdict) {
-  std::ofstream(file) << Json{{"record", "keel-qualification"}, {"version", 1}, {"plan_sha256", plan_hash(plan)}, {"verdict", verdict}, {"why", "made up"}, {"plan", plan}}.dump(1);
+  Json gates = Json::array();
+  for (const char* gate : {"production", "nll", "retrieval", "questions"}) gates.push_back({{"gate", gate}, {"verdict", verdict}});
+  std::ofstream(file) << Json{{"record", "keel-qualification"}, {"version", 1}, {"gates", gates}, {"plan_sha256", plan_hash(plan)}, {"verdict", verdict}, {"why", "made up"}, {"plan", plan}}.dump(1);
 }
 
 TEST_F(QualifyTest, AutoTakesTheCheapestThatPassedAndSaysWhatItPassedOver) {

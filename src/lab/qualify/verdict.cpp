@@ -108,7 +108,7 @@ GateResult judge_nll(std::span<const nlohmann::json> documents, const NllRule& r
     result.verdict = Verdict::fail;
     result.why = fmt::format("native floor: the control's own NLL is {:.4f} and may be {:.4f}; that says nothing about the cache", control, rule.floor);
   } else {
-    const bool passed = found.upper <= rule.limit;
+    const bool passed = std::isfinite(found.upper) && found.upper <= rule.limit;
     result.verdict = passed ? Verdict::pass : Verdict::fail;
     result.why = fmt::format("mean rise {:+.6f} nats, upper limit {:+.6f}, {} the limit of {:.6f}", found.mean, found.upper, passed ? "within" : "past", rule.limit);
   }

@@ -115,7 +115,7 @@ void add_probe(HtmlPage& page, const ProbeResult& probe) {
 
 }  // namespace
 
-std::string to_html(const Scan& scan, const Verdict& verdict) {
+std::string to_html(const Scan& scan, const ScanVerdict& verdict) {
   HtmlPage page("keel scan: " + scan.model, scan.config.architecture + ". A scan screens: it qualifies nothing, least of all longer contexts or other texts.");
   page.verdict(verdict.alarm ? Tone::bad : Tone::good, verdict.advice);
   for (const Finding& finding : verdict.findings) page.section(finding.mechanism).paragraph(finding.words);

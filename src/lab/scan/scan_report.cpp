@@ -152,7 +152,7 @@ Json json_of(const ProbeResult& probe) {
 
 }  // namespace
 
-std::string to_table(const Scan& scan, const Verdict& verdict) {
+std::string to_table(const Scan& scan, const ScanVerdict& verdict) {
   Lines out;
   out.line("{} ({}), weights {}: {} layers", scan.model, scan.config.architecture, scan.weights, scan.config.layers);
   add_weights(out, scan);
@@ -168,7 +168,7 @@ std::string to_table(const Scan& scan, const Verdict& verdict) {
   return std::move(out).text();
 }
 
-Json as_json(const Scan& scan, const Verdict& verdict) {
+Json as_json(const Scan& scan, const ScanVerdict& verdict) {
   const ModelConfig& config = scan.config;
   const WeightScan& biases = scan.biases;
   Json json{{"record", "keel scan"}, {"model", scan.model}, {"architecture", config.architecture}, {"weights", scan.weights}, {"layers", config.layers},

@@ -8,8 +8,8 @@
 
 namespace keel {
 
-std::string to_table(const Scan& scan, const Verdict& verdict);
-nlohmann::ordered_json as_json(const Scan& scan, const Verdict& verdict);
-std::string to_html(const Scan& scan, const Verdict& verdict);
+std::string to_table(const Scan& scan, const ScanVerdict& verdict);
+nlohmann::ordered_json as_json(const Scan& scan, const ScanVerdict& verdict);
+std::string to_html(const Scan& scan, const ScanVerdict& verdict);
 
 }  // namespace keel

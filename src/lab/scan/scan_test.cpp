@@ -215,7 +215,7 @@ TEST(Probe, MoreVariantsThanFitAStepGiveWhatTheyGiveAlone) {
 TEST(Scan, FindsTheBiasedChannelsOfTheTwins) {
   for (const float bias : {100.0f, 300.0f}) {
     const Scan& scan = scan_of_tiny(bias);
-    const Verdict verdict = judge(scan);
+    const ScanVerdict verdict = judge(scan);
     EXPECT_TRUE(verdict.alarm);
     ASSERT_EQ(verdict.findings.size(), 1u);
     EXPECT_EQ(verdict.findings[0].mechanism, "key bias") << verdict.findings[0].words;
@@ -233,7 +233,7 @@ TEST(Scan, FindsTheBiasedChannelsOfTheTwins) {
 
 TEST(Scan, RaisesNoAlarmForAHealthyModel) {
   const Scan& scan = scan_of_tiny(0);
-  const Verdict verdict = judge(scan);
+  const ScanVerdict verdict = judge(scan);
   EXPECT_FALSE(verdict.alarm) << verdict.findings[0].mechanism << ": " << verdict.findings[0].words;
   EXPECT_EQ(verdict.next.front(), "keel qualify MODEL --candidate k8v8");
   EXPECT_FALSE(scan.probe->screen.flags());
@@ -273,7 +273,7 @@ TEST(Scan, FindsValuesThatLieWhereEightBitsAreCoarse) {
   const Scan scan = scan_of(made.model);
   const Scan& plain = scan_of_tiny(0);
   EXPECT_NEAR(scan.probe->native_nll, plain.probe->native_nll, 2e-3);
-  const Verdict verdict = judge(scan);
+  const ScanVerdict verdict = judge(scan);
   EXPECT_TRUE(verdict.alarm);
   ASSERT_FALSE(verdict.findings.empty());
   EXPECT_EQ(verdict.findings[0].mechanism, "range of values") << verdict.findings[0].words;

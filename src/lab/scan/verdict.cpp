@@ -102,8 +102,8 @@ Finding value_finding(const Scan& scan) {
   return {"values everywhere", damage + "Scales of the largest value seen do not mend it. " + range + bias + where(probe.layer_values)};
 }
 
-Verdict from_weights(const Scan& scan) {
-  Verdict verdict;
+ScanVerdict from_weights(const Scan& scan) {
+  ScanVerdict verdict;
   const std::string probe = fmt::format("keel scan {}", scan.model);
   const WeightScan& biases = scan.biases;
   verdict.next.push_back(probe);
@@ -169,12 +169,12 @@ std::string channels_in_words(std::span<const ChannelGroup> groups, std::int64_t
   return words;
 }
 
-Verdict judge(const Scan& scan) {
+ScanVerdict judge(const Scan& scan) {
   if (!scan.probe) return from_weights(scan);
   const ProbeResult& probe = *scan.probe;
   const VariantFigures& keys = figures_of(probe.keys, Rounding::e4m3);
   const VariantFigures& values = figures_of(probe.values, Rounding::e4m3);
-  Verdict verdict;
+  ScanVerdict verdict;
   verdict.alarm = past_gate(keys) || past_gate(values) || past_gate(probe.both);
   if (past_gate(keys)) verdict.findings.push_back(key_finding(scan));
   if (past_gate(values)) verdict.findings.push_back(value_finding(scan));

@@ -18,7 +18,7 @@ struct Finding {
   std::string words;      // a sentence or some, with the numbers it rests on
 };
 
-struct Verdict {
+struct ScanVerdict {
   bool alarm = false;               // E4M3 of keys or values is past the gate, or the weights alone warn and nothing was probed
   std::vector<Finding> findings;    // at least one
   std::vector<std::string> next;    // command lines, the most useful first
@@ -33,7 +33,7 @@ struct Scan {
   std::optional<ProbeResult> probe;
 };
 
-Verdict judge(const Scan& scan);
+ScanVerdict judge(const Scan& scan);
 
 // The layer whose rounding alone costs most KL, and its share of the sum over layers.
 struct WorstLayer {

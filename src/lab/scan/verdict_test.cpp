@@ -44,14 +44,14 @@ SpareTest test(Spare spare, double recovery, bool calibrated = false) {
 std::string mechanism(std::vector<SpareTest> key_tests) {
   Scan made = scan(0.1, 0.0001);
   made.probe->key_tests = std::move(key_tests);
-  const Verdict verdict = judge(made);
+  const ScanVerdict verdict = judge(made);
   EXPECT_TRUE(verdict.alarm);
   EXPECT_EQ(verdict.next.front(), "keel qualify MODEL --candidate k16v8");
   EXPECT_EQ(xml_problem(to_html(made, verdict)), std::nullopt);
   return verdict.findings.at(0).mechanism;
 }
 
-TEST(Verdict, NamesWhatCarriesTheDamage) {
+TEST(ScanVerdict, NamesWhatCarriesTheDamage) {
   EXPECT_EQ(mechanism({test(Spare::bias, 0.97), test(Spare::displaced_bias, 0.05), test(Spare::largest, 0.99)}), "key bias");
   EXPECT_EQ(mechanism({test(Spare::bias, 0.69), test(Spare::displaced_bias, 0.05), test(Spare::largest, 0.99)}), "few large key channels");
   EXPECT_EQ(mechanism({test(Spare::bias, 0.97), test(Spare::displaced_bias, 0.9), test(Spare::largest, 0.2)}), "keys everywhere");
@@ -61,7 +61,7 @@ TEST(Verdict, NamesWhatCarriesTheDamage) {
   EXPECT_EQ(mechanism({test(Spare::largest, 0.3), test(Spare::nothing, 0.3, true)}), "keys everywhere");
 }
 
-TEST(Verdict, NamesTheLargestChannelAndTheWorstLayer) {
+TEST(ScanVerdict, NamesTheLargestChannelAndTheWorstLayer) {
   Scan made = scan(0.1, 0.0001);
   made.probe->key_tests = {test(Spare::largest, 0.9)};
   const std::string words = judge(made).findings[0].words;
@@ -70,13 +70,13 @@ TEST(Verdict, NamesTheLargestChannelAndTheWorstLayer) {
   EXPECT_NE(words.find("83 %"), std::string::npos) << words;
 }
 
-TEST(Verdict, AdvisesBySideThatIsPastTheGate) {
-  const Verdict healthy = judge(scan(0.001, 0.001));
+TEST(ScanVerdict, AdvisesBySideThatIsPastTheGate) {
+  const ScanVerdict healthy = judge(scan(0.001, 0.001));
   EXPECT_FALSE(healthy.alarm);
   EXPECT_EQ(healthy.findings[0].mechanism, "none");
   EXPECT_EQ(healthy.next, (std::vector<std::string>{"keel qualify MODEL --candidate k8v8", "keel qualify MODEL --candidate k16v8"}));
 
-  const Verdict together = judge(scan(0.006, 0.006));  // either within, both past
+  const ScanVerdict together = judge(scan(0.006, 0.006));  // either within, both past
   EXPECT_TRUE(together.alarm);
   EXPECT_EQ(together.next.front(), "keel qualify MODEL --candidate k16v8");
 
@@ -87,11 +87,11 @@ TEST(Verdict, AdvisesBySideThatIsPastTheGate) {
   EXPECT_EQ(judge(values).findings[0].mechanism, "range of values");
   EXPECT_EQ(judge(values).next.back(), "keel qualify MODEL --candidate k16v8 --kv-scales scales.json");
 
-  const Verdict fine = judge(scan(0.1, 0.0005));  // values bear four bits too
+  const ScanVerdict fine = judge(scan(0.1, 0.0005));  // values bear four bits too
   EXPECT_EQ(fine.next.back(), "keel qualify MODEL --candidate k16v4");
 }
 
-TEST(Verdict, WhatIsNoNumberIsAnAlarm) {
+TEST(ScanVerdict, WhatIsNoNumberIsAnAlarm) {
   Scan made = scan(0.001, 0.001);
   made.probe->keys[3] = figures(NAN, 0);
   EXPECT_TRUE(judge(made).alarm);
@@ -99,7 +99,7 @@ TEST(Verdict, WhatIsNoNumberIsAnAlarm) {
   EXPECT_TRUE(past_gate(figures(NAN)));
 }
 
-TEST(Verdict, BearingFollowsItsThresholds) {
+TEST(ScanVerdict, BearingFollowsItsThresholds) {
   EXPECT_EQ(bearing_of(figures(0.015, 0.98)), Bearing::tolerant);
   EXPECT_EQ(bearing_of(figures(0.0151, 0.98)), Bearing::material);
   EXPECT_EQ(bearing_of(figures(0.001, 0.979)), Bearing::material);
@@ -110,7 +110,7 @@ TEST(Verdict, BearingFollowsItsThresholds) {
   EXPECT_EQ(bearing_of(doubled), Bearing::catastrophic);
 }
 
-TEST(Verdict, WeightsAloneAdviseAProbe) {
+TEST(ScanVerdict, WeightsAloneAdviseAProbe) {
   Scan made = scan(0, 0);
   made.probe.reset();
   EXPECT_FALSE(judge(made).alarm);
@@ -118,7 +118,7 @@ TEST(Verdict, WeightsAloneAdviseAProbe) {
   made.biases.has_key_bias = true;
   made.biases.alarms = {{.layer = 1, .head = 0, .channel = 5, .partner = {}, .bias = -414, .e4m3_step = 32}};
   made.biases.largest = made.biases.alarms;
-  const Verdict verdict = judge(made);
+  const ScanVerdict verdict = judge(made);
   EXPECT_TRUE(verdict.alarm);
   EXPECT_EQ(verdict.findings[0].mechanism, "key bias, suspected");
   EXPECT_NE(verdict.findings[0].words.find("channel 5"), std::string::npos);
