@@ -25,12 +25,15 @@ PlanJson as_json(const ArmRun& run) {
   return json;
 }
 
-ArmRun run_of(const PlanJson& json) {
+ArmRun run_of(const PlanJson& json, const std::string& where) {
   ArmRun run{.arm = json.at("arm"), .error = "", .figures = {}, .ran = json.at("ran"), .details = json.at("details")};
   if (json.at("status") != "ran") run.error = json.at("reason");
   for (const MetricInfo& metric : kArmMetrics) {
     const auto found = json.at("figures").find(metric.key);
-    if (found != json.at("figures").end() && found->is_number()) run.figures[metric.metric] = *found;
+    if (found == json.at("figures").end() || !found->is_number()) continue;
+    const double value = *found;
+    if (run.error.empty() && (!std::isfinite(value) || value <= 0)) refuse_option("{}: arm {}: {} is {}: wanted a number above 0", where, run.arm, metric.key, value);
+    run.figures[metric.metric] = value;
   }
   return run;
 }
@@ -79,7 +82,7 @@ BlockJournal::BlockJournal(std::string path, const ComparePlan& plan, const Plan
       if (number == 0) continue;
       if (json.at("block") != number) refuse_option("{}: wanted block {}, found {}", where, number, json.at("block").dump());
       CompareBlock block{.number = number, .runs = {}};
-      for (const PlanJson& run : json.at("runs")) block.runs.push_back(run_of(run));
+      for (const PlanJson& run : json.at("runs")) block.runs.push_back(run_of(run, where));
       blocks_.push_back(std::move(block));
     } catch (const nlohmann::json::exception& error) {
       refuse_option("{}: {}", where, error.what());

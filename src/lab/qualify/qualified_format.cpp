@@ -21,6 +21,7 @@ std::vector<Found> records_in(const fs::path& folder, std::vector<std::string>& 
   std::vector<Found> found;
   std::error_code none;
   std::vector<fs::path> files;
+  if (fs::exists(folder, none) && !fs::is_directory(folder, none)) reasons.push_back(fmt::format("{} is no folder of qualification records", folder.string()));
   for (const auto& entry : fs::directory_iterator(folder, none)) {
     const std::string name = entry.path().filename().string();
     if (name.ends_with(".json") && !name.ends_with(".plan.json")) files.push_back(entry.path());
@@ -33,6 +34,7 @@ std::vector<Found> records_in(const fs::path& folder, std::vector<std::string>& 
       for (const char* key : {"model", "model_digest", "tokenizer_digest", "candidate", "scales_digest", "device_class", "build_line"}) {
         if (!subject.at(key).is_string()) fail("{}: subject.{} is no text", file.string(), key);
       }
+      if (!subject.at("page_size").is_number_integer()) fail("{}: subject.page_size is no number", file.string());
       if (!found.back().record.at("verdict").is_string()) fail("{}: the verdict is no text", file.string());
     } catch (const std::exception& error) {
       if (!found.empty() && found.back().file == file) found.pop_back();
@@ -62,6 +64,13 @@ QualifiedFormat qualified_format(const fs::path& folder, const QualifiedQuestion
   const std::string digest = model_digest(question.model, question.load, workers), tokenizer = tokenizer_digest(question.model, workers);
   const std::string device = device_class(choose_device(question.device)), line = build_line(question.version);
 
+  for (const auto& [file, record] : records) {
+    const auto candidate = record.at("plan").at("subject").at("candidate").get<std::string>();
+    const auto is = [&](const char* dtype) { return candidate == to_string(parse_kv_format(dtype, question.model_dtype)); };
+    if (!is("k8v8") && !is("k16v8")) {
+      result.reasons.push_back(fmt::format("record {} ignored: it is about {}, which auto does not take for a model of {}", file.string(), candidate, name(question.model_dtype)));
+    }
+  }
   for (const char* dtype : {"k8v8", "k16v8"}) {
     const KvFormat format = parse_kv_format(dtype, question.model_dtype);
     const KvScales scales = question.kv_scales.empty() ? KvScales::unit(question.geometry) : read_calibration(question.kv_scales, question.geometry, format);
@@ -84,6 +93,8 @@ QualifiedFormat qualified_format(const fs::path& folder, const QualifiedQuestion
         passed_over(fmt::format("{} did not pass there: {}", dtype, record.value("why", "")));
       } else if (of("device_class") != device || of("build_line") != line) {
         passed_over(fmt::format("it was made by {} on {}, and this is {} on {}", of("build_line"), of("device_class"), line, device));
+      } else if (subject.at("page_size") != question.geometry.page_size) {
+        passed_over(fmt::format("it was made with pages of {} tokens, and this has pages of {}", subject.at("page_size").dump(), question.geometry.page_size));
       } else if (of("scales_digest") != hex(scales.digest())) {
         passed_over("it was made with other scales (--kv-scales)");
       } else if (of("tokenizer_digest") != tokenizer) {
