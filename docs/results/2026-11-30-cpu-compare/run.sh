@@ -7,7 +7,7 @@ status=0
 [ $status -ne 2 ]
 sweep() { # NAME MODEL FORMAT CONTEXTS BATCHES
   "$keel" --quiet bench sweep "$2" --device cpu -t 2 --kv-cache-dtype "$3" --contexts "$4" --batches "$5" --steps 24 --repeat 3 --csv $here/$1-$3.csv
-  "$keel" fit $here/$1-$3.csv --html $here/$1-$3.html > $here/$1-$3.txt
+  "$keel" fit $here/$1-$3.csv > $here/$1-$3.txt
 }
 for format in k16v16 k16v8; do
   sweep tiny models/tiny $format 128,512 1,2,4,8,16,32
