@@ -1,6 +1,7 @@
 // The CUDA backend's memory by the shapes of model/cuda_decoder.h and what it calls, on any machine.
 #include <algorithm>
 
+#include "kernels/paged_attention/decode_cuda_shape.h"
 #include "lab/byte_plan.h"
 
 namespace keel {
@@ -29,14 +30,16 @@ std::int64_t matrix_bytes(const Matrix& matrix, bool awq) {
 
 bool any_of(std::int64_t value, std::initializer_list<std::int64_t> wanted) { return std::ranges::find(wanted, value) != wanted.end(); }
 
-// Plan, cuts and unfinished softmaxes of decode attention: one CTA a multiprocessor, of the most warps that any format's has.
-std::int64_t decode_workspace(const ModelConfig& c, std::int64_t sequences, std::int64_t ctas) {
+// Of one CTA a multiprocessor, for the format that wants the most.
+std::int64_t decode_workspace(const ModelConfig& c, std::int64_t sequences, int multiprocessors) {
   const std::int64_t group = c.heads / c.kv_heads;
   if (!any_of(c.head_dim, {64, 128}) || group > 16) return 0;  // the plain kernel's shapes
-  const std::int64_t warps = group <= 8 ? 16 : 8;
-  const std::int64_t part = (group <= 8 ? 1 : 2) * 8 * (c.head_dim + 2) * 4;
-  return up(32 * ctas * warps, 256) + up(16 * ctas, 256) + up(4 * ctas, 256) + up(8 * (sequences + 1), 256) + up(part * ctas * warps, 256) +
-         up(part * ctas * 2, 256);
+  std::int64_t most = 0;
+  for (const auto& [key, value] : plan_formats(DType::f16)) {
+    const cuda::DecodeConfig kernel = cuda::decode_config(key, value, static_cast<int>(c.head_dim), cuda::tiles_for(group));
+    most = std::max(most, cuda::DecodeWorkspace(nullptr, sequences, multiprocessors * kernel.tuning.ctas_per_sm, kernel).bytes);
+  }
+  return most;
 }
 
 }  // namespace

@@ -111,8 +111,6 @@ __global__ void __launch_bounds__(kPlanThreads) plan_kernel(const std::int32_t* 
   }
 }
 
-int tiles_for(std::int64_t columns) { return columns <= 8 ? 1 : 2; }
-
 int multiprocessors() {
   int device = 0, count = 0;
   check(cudaGetDevice(&device), "current device");
