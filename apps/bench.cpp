@@ -1,29 +1,22 @@
 #include "bench.h"
 
 #include <algorithm>
-#include <ctime>
 #include <map>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/text_file.h"
+#include "base/utc_time.h"
 
 namespace keel {
 namespace {
 
 // The words of this process, as Linux keeps them.
 std::string command_line() {
-  std::ifstream in("/proc/self/cmdline", std::ios::binary);
-  std::string words(std::istreambuf_iterator<char>(in), {});
+  std::string words = read_text_file("/proc/self/cmdline");
   if (words.ends_with('\0')) words.pop_back();
   std::replace(words.begin(), words.end(), '\0', ' ');
   return words;
-}
-
-std::string utc_time() {
-  const std::time_t now = std::time(nullptr);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
-  return text;
 }
 
 }  // namespace

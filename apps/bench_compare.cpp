@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/option_error.h"
+#include "base/text_file.h"
 #include "bench.h"
 #include "lab/compare/measure.h"
 #include "lab/compare/report.h"
@@ -22,16 +23,9 @@ struct CompareFlags {
   std::int64_t pilot = 0;
 };
 
-// A file that is whole or not there.
-void replace_file(const fs::path& path, const std::string& text) {
-  const std::string part = path.string() + ".part";
-  write_text_file(part, text);
-  fs::rename(part, path);
-}
-
 void freeze(const CompareFlags& flags, const ComparePlan& plan, const std::string& folder) {
   const PlanJson frozen = frozen_plan(plan, folder);
-  replace_file(flags.plan, frozen.dump(2) + "\n");
+  write_text_file(flags.plan, frozen.dump(2) + "\n");
   const ComparePlan check = read_compare_plan(read_text_file(flags.plan), flags.plan);
   fmt::print("{}: frozen, SHA-256 {}\n", flags.plan, check.sha256);
   for (std::size_t block = 0; block < check.order.size(); ++block) fmt::print("  block {}: {}\n", block + 1, fmt::join(check.order[block], ", "));
@@ -74,10 +68,10 @@ int compare(const CompareFlags& flags) {
     return 0;
   }
   const CompareResult result = judge(plan, journal.blocks(), folder);
-  replace_file(output / "report.json", as_json(plan, result, journal.blocks()).dump(2, ' ', false, PlanJson::error_handler_t::replace) + "\n");
-  replace_file(output / "report.html", to_html(plan, result, journal.blocks()));
+  write_text_file(output / "report.json", as_json(plan, result, journal.blocks()).dump(2, ' ', false, PlanJson::error_handler_t::replace) + "\n");
+  write_text_file(output / "report.html", to_html(plan, result, journal.blocks()));
   const std::string text = to_text(plan, result);
-  replace_file(output / "report.txt", text);
+  write_text_file(output / "report.txt", text);
   fmt::print("{}", text);
   log_info("{}: raw.jsonl, report.json, report.html, report.txt", output.string());
   return result.exit_code;

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/text_file.h"
 #include "options.h"
 
 namespace keel {

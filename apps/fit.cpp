@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "base/option_error.h"
+#include "base/text_file.h"
 #include "lab/hill_fit_report.h"
 #include "options.h"
 

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/text_file.h"
 #include "options.h"
 #include "sampling_flags.h"
 

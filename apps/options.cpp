@@ -1,12 +1,11 @@
 #include "options.h"
 
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 
 #include "base/bytes.h"
 #include "base/option_error.h"
 #include "base/log.h"
+#include "base/text_file.h"
 #include "kv/format.h"
 #include "lab/qualify/qualified_format.h"
 #include "lab/qualify/qualify.h"
@@ -102,20 +101,6 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const ModelPath& path) {
     case ModelFiles::config_json: return nullptr;
   }
   return nullptr;
-}
-
-std::string read_text_file(const std::string& path) {
-  std::error_code ignored;
-  std::ifstream in(path, std::ios::binary);
-  if (!in) fail("{}: cannot be read", path);
-  if (std::filesystem::is_directory(path, ignored)) fail("{}: wanted a file, found a folder", path);
-  return std::string(std::istreambuf_iterator<char>(in), {});
-}
-
-void write_text_file(const std::string& path, const std::string& text) {
-  std::ofstream out(path, std::ios::binary);
-  out << text << std::flush;
-  if (!out) fail("{}: cannot be written", path);
 }
 
 std::unique_ptr<ChatTemplate> open_chat_template(const Tokenizer& tokenizer, const std::string& file) {

@@ -37,8 +37,6 @@ struct EngineFlags {
 std::shared_ptr<const Tokenizer> open_tokenizer(const ModelPath& path);  // null for a bare config.json
 // The template in `file`, else the tokenizer's own, else null.
 std::unique_ptr<ChatTemplate> open_chat_template(const Tokenizer& tokenizer, const std::string& file);
-std::string read_text_file(const std::string& path);
-void write_text_file(const std::string& path, const std::string& text);
 
 std::unique_ptr<Engine> open_engine(const ModelFlags& model, const EngineFlags& engine);
 void print_attestation(const Attestation& attestation);

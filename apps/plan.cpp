@@ -3,6 +3,7 @@
 
 #include "base/bytes.h"
 #include "base/option_error.h"
+#include "base/text_file.h"
 #include "lab/byte_plan_report.h"
 #include "model/json_object.h"
 #include "options.h"

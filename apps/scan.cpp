@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 
 #include "base/option_error.h"
+#include "base/text_file.h"
 #include "lab/quality/builtin_prose.h"
 #include "lab/scan/scan_report.h"
 #include "options.h"
@@ -59,11 +59,7 @@ void scan(ScanFlags flags) {
     result.probe = probe_model(model, probe_text(flags, path, model.config), flags.plan, workers);
   }
   const ScanVerdict verdict = judge(result);
-  if (!flags.html.empty()) {
-    std::ofstream out(flags.html, std::ios::binary);
-    out << to_html(result, verdict) << std::flush;
-    if (!out) fail("--html {}: cannot be written", flags.html);
-  }
+  if (!flags.html.empty()) write_text_file(flags.html, to_html(result, verdict));
   if (flags.json) {
     fmt::print("{}\n", as_json(result, verdict).dump(2));
   } else {

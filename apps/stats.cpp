@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/option_error.h"
+#include "base/text_file.h"
 #include "options.h"
 
 namespace keel {

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/text_file.h"
 #include "options.h"
 
 namespace keel {

@@ -1,8 +1,5 @@
 #include "text/file_fields.h"
 
-#include <fstream>
-#include <iterator>
-
 #include "base/error.h"
 #include "base/json.h"
 
@@ -64,15 +61,6 @@ FileFields FileFields::inside(const char* key) const {
 json parse_json(std::string_view text, const std::string& where) {
   if (const auto problem = json_problem(text)) fail("{}: {}", where, *problem);
   return json::parse(text);
-}
-
-std::string read_text_file(const std::filesystem::path& path) {
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) fail("{}: wanted a file, found a folder", path.string());
-  std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (!file || file.bad()) fail("{}: cannot be read", path.string());
-  return text;
 }
 
 }  // namespace keel

@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <string_view>
 
@@ -29,7 +28,5 @@ struct FileFields {
 };
 
 nlohmann::json parse_json(std::string_view text, const std::string& where);
-// The whole file; nothing is too long for memory here, but a folder or an unreadable file throws Error.
-std::string read_text_file(const std::filesystem::path& path);
 
 }  // namespace keel

@@ -6,7 +6,7 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "text/file_fields.h"
+#include "base/text_file.h"
 #include "text/sentencepiece_tokenizer.h"
 
 namespace keel {

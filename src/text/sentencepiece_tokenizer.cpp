@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "text/file_fields.h"
+#include "base/text_file.h"
 #include "text/normalizer.h"
 #include "text/token_decoder.h"
 #include "text/unicode.h"

@@ -1,8 +1,8 @@
 #include "text/tokenizer.h"
 
 #include "base/error.h"
+#include "base/text_file.h"
 #include "text/detokenizer.h"
-#include "text/file_fields.h"
 #include "text/sentencepiece_tokenizer.h"
 #include "text/tokenizer_config.h"
 #include "text/tokenizer_json.h"

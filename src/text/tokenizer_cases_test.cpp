@@ -5,7 +5,7 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "text/file_fields.h"
+#include "base/text_file.h"
 #include "text/tokenizer.h"
 
 namespace keel {

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/text_file.h"
 #include "text/file_fields.h"
 
 namespace keel {

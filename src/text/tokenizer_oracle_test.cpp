@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "base/sha256.h"
-#include "text/file_fields.h"
+#include "base/text_file.h"
 #include "text/testdata/oracle_strings.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_json.h"

@@ -1,10 +1,6 @@
 #include "lab/compare/blocks.h"
 
-#include <algorithm>
 #include <cmath>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -38,12 +34,6 @@ ArmRun run_of(const PlanJson& json, const std::string& where) {
   return run;
 }
 
-void write_line(const std::string& path, const PlanJson& line) {
-  std::ofstream out(path, std::ios::binary | std::ios::app);
-  out << line.dump(-1, ' ', false, PlanJson::error_handler_t::replace) + '\n' << std::flush;
-  if (!out) fail("{}: cannot be written", path);
-}
-
 // What a run claims is checked here, so that nothing that is no measurement reaches a ratio.
 void check_run(ArmRun& run, const CompareArm& arm, const std::vector<CompareBlock>& earlier) {
   check(run.arm == arm.name, "a run carries its arm's name");
@@ -63,42 +53,37 @@ void check_run(ArmRun& run, const CompareArm& arm, const std::vector<CompareBloc
 
 }  // namespace
 
-BlockJournal::BlockJournal(std::string path, const ComparePlan& plan, const PlanJson& head) : path_(std::move(path)), hash_(plan.sha256) {
-  std::string text;
-  if (std::ifstream in(path_, std::ios::binary); in) text.assign(std::istreambuf_iterator<char>(in), {});
-  const std::size_t whole = text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1;
-  if (whole < text.size()) std::filesystem::resize_file(path_, whole), text.resize(whole);
-  std::int64_t number = 0;
-  for (std::size_t from = 0; from < text.size(); ++number) {
-    const std::size_t end = text.find('\n', from);
-    const std::string line = text.substr(from, end - from), where = fmt::format("{}:{}", path_, number + 1);
-    from = end + 1;
-    if (const auto problem = json_problem(line)) refuse_option("{}: {}", where, *problem);
+BlockJournal::BlockJournal(const std::filesystem::path& path, const ComparePlan& plan, const PlanJson& head) : lines_(path), hash_(plan.sha256) {
+  if (lines_.lines().empty()) {
+    PlanJson line{{"plan_sha256", hash_}, {"record", kRecord}};
+    if (!head.is_null()) line.update(head);
+    line["plan"] = plan.source;
+    write(line);
+  }
+  for (std::size_t i = 0; i < lines_.lines().size(); ++i) {
+    const std::string where = fmt::format("{}:{}", path.string(), i + 1);
     try {
-      const PlanJson json = PlanJson::parse(line);
+      const PlanJson json = PlanJson::parse(lines_.lines()[i]);
       if (json.at("plan_sha256") != hash_) {
         refuse_option("{}: belongs to the plan {}, not to {}: give another --output", where, shortened(json.at("plan_sha256").dump(), 18), hash_.substr(0, 16));
       }
-      if (number == 0) continue;
-      if (json.at("block") != number) refuse_option("{}: wanted block {}, found {}", where, number, json.at("block").dump());
-      CompareBlock block{.number = number, .runs = {}};
+      if (i == 0) continue;
+      CompareBlock block{.number = static_cast<std::int64_t>(i), .runs = {}};
+      if (json.at("block") != block.number) refuse_option("{}: wanted block {}, found {}", where, block.number, json.at("block").dump());
       for (const PlanJson& run : json.at("runs")) block.runs.push_back(run_of(run, where));
       blocks_.push_back(std::move(block));
     } catch (const nlohmann::json::exception& error) {
       refuse_option("{}: {}", where, error.what());
     }
   }
-  if (number > 0) return;
-  PlanJson line{{"plan_sha256", hash_}, {"record", kRecord}};
-  if (!head.is_null()) line.update(head);
-  line["plan"] = plan.source;
-  write_line(path_, line);
 }
+
+void BlockJournal::write(const PlanJson& line) { lines_.append({{line.dump(-1, ' ', false, PlanJson::error_handler_t::replace)}}); }
 
 void BlockJournal::append(CompareBlock block) {
   PlanJson line{{"plan_sha256", hash_}, {"block", block.number}, {"runs", PlanJson::array()}};
   for (const ArmRun& run : block.runs) line["runs"].push_back(as_json(run));
-  write_line(path_, line);
+  write(line);
   blocks_.push_back(std::move(block));
 }
 

@@ -1,12 +1,14 @@
 // The journal of a comparison: a line a finished block, appended, never rewritten.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "lab/compare/plan.h"
+#include "lab/line_journal.h"
 
 namespace keel {
 
@@ -28,15 +30,17 @@ using ArmRunner = std::function<ArmRun(const CompareArm& arm, std::int64_t block
 
 class BlockJournal {
  public:
-  // Reads what is there. A last line that was being written when the program died is cut off. Throws OptionError where the file
-  // belongs to another plan.
-  BlockJournal(std::string path, const ComparePlan& plan, const PlanJson& head);
+  // Goes on with what is there. Throws Error as LineJournal does, OptionError where the file belongs to another plan.
+  BlockJournal(const std::filesystem::path& path, const ComparePlan& plan, const PlanJson& head);
 
   const std::vector<CompareBlock>& blocks() const { return blocks_; }
   void append(CompareBlock block);
 
  private:
-  std::string path_, hash_;
+  void write(const PlanJson& line);
+
+  LineJournal lines_;
+  std::string hash_;
   std::vector<CompareBlock> blocks_;
 };
 

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <optional>
 
 #include "base/random.h"
 #include "lab/compare/report.h"
@@ -81,8 +82,8 @@ TEST_F(CompareBlocks, ArmsRunInThePlannedOrder) {
 
 TEST_F(CompareBlocks, WhatIsNoMeasurementFails) {
   const ComparePlan plan = frozen(sample_plan());
-  BlockJournal journal(path(), plan, {});
-  run_blocks(plan, journal, plan.blocks, [](const CompareArm& arm, std::int64_t block) {
+  std::optional<BlockJournal> journal(std::in_place, path(), plan, PlanJson());
+  run_blocks(plan, *journal, plan.blocks, [](const CompareArm& arm, std::int64_t block) {
     ArmRun run = fake_run(arm, block);
     if (arm.name != "small") return run;
     if (block == 1) run.figures[ArmMetric::output_rate] = 0;
@@ -92,9 +93,9 @@ TEST_F(CompareBlocks, WhatIsNoMeasurementFails) {
     if (block == 6) run.ran["engine"]["kv_cache"] = "native";
     return run;
   });
-  BlockJournal again(path(), plan, {});  // as it is read back
-  for (BlockJournal* one : {&journal, &again}) {
-    const CompareResult result = judge(plan, one->blocks(), ".");
+  for (const bool read_back : {false, true}) {
+    if (read_back) journal.reset(), journal.emplace(path(), plan, PlanJson());
+    const CompareResult result = judge(plan, journal->blocks(), ".");
     ASSERT_EQ(result.failed.size(), 5u);
     EXPECT_EQ(result.failed[0].reason, "output_tokens_per_s is 0: wanted a number above 0");
     EXPECT_EQ(result.failed[1].reason, "output_tokens_per_s is nan: wanted a number above 0");
@@ -111,8 +112,22 @@ TEST_F(CompareBlocks, AJournalOfAnotherPlanIsRefused) {
   const ComparePlan plan = frozen(sample_plan()), other = frozen(sample_plan(7));
   { BlockJournal journal(path(), plan, {}); }
   EXPECT_NE(refusal([&] { BlockJournal journal(path(), other, {}); }).find("belongs to the plan"), std::string::npos);
-  std::ofstream(path(), std::ios::app) << "{\"plan_sha256\":\"" << plan.sha256 << "\",\"block\":2,\"runs\":[]}\n";
+  LineJournal(path()).append({{R"({"plan_sha256":")" + plan.sha256 + R"(","block":2,"runs":[]})"}});
   EXPECT_NE(refusal([&] { BlockJournal journal(path(), plan, {}); }).find("wanted block 1, found 2"), std::string::npos);
+}
+
+TEST_F(CompareBlocks, ASecondRunOfThePlanIsRefusedAndAnEditedFigureNoticed) {
+  const ComparePlan plan = frozen(sample_plan());
+  {
+    BlockJournal journal(path(), plan, {});
+    EXPECT_EQ(refusal([&] { BlockJournal second(path(), plan, {}); }), path() + ": another run is writing it");
+    run_blocks(plan, journal, plan.blocks, fake_run);
+  }
+  std::string text = bytes(path());
+  const std::size_t third = text.find("\"block\":3"), figure = text.find("_per_s\":1", third) + 8;
+  text[figure] = '9';
+  std::ofstream(path(), std::ios::binary) << text;
+  EXPECT_EQ(refusal([&] { BlockJournal journal(path(), plan, {}); }), path() + ":4: edited: it, or a line before it, is not what was written");
 }
 
 TEST_F(CompareBlocks, EveryRecordIsHeadedByThePlansHash) {

@@ -1,5 +1,4 @@
-// What has been found so far, one JSON line an item, so that a run that was killed goes on where it stopped. Append-only; a line
-// that was cut off while being written is dropped.
+// What has been found so far, one line an item, so that a run that was killed goes on where it stopped.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +9,8 @@
 #include <string>
 #include <tuple>
 
+#include "lab/line_journal.h"
+
 namespace keel {
 
 class Journal {
@@ -17,8 +18,6 @@ class Journal {
   // Goes on with the file where there is one. Throws Error where it was begun for another plan or by another build: `head` is what
   // its first line must hold.
   Journal(const std::filesystem::path& file, const nlohmann::json& head);
-  ~Journal();
-  Journal(const Journal&) = delete;
 
   // Null where it is not there yet. `arm` is empty for items that all arms share.
   const nlohmann::json* find(const std::string& gate, const std::string& arm, std::int64_t item) const;
@@ -33,8 +32,7 @@ class Journal {
 
  private:
   using Key = std::tuple<std::string, std::string, std::int64_t>;
-  std::filesystem::path path_;
-  int file_ = -1;
+  LineJournal lines_;
   std::map<Key, nlohmann::json> items_;
   std::int64_t resumed_ = 0;
 };

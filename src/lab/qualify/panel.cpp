@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <fstream>
 #include <functional>
-#include <iterator>
 #include <map>
 #include <set>
 
@@ -13,6 +11,7 @@
 #include "base/option_error.h"
 #include "base/random.h"
 #include "base/sha256.h"
+#include "base/text_file.h"
 #include "lab/quality/builtin_prose.h"
 
 namespace keel {
@@ -28,13 +27,6 @@ const char* const kLastNames[] = {"Bell", "Carter", "Moor",   "Price",  "Lane", 
                                   "Wood", "Black",  "Fisher", "Archer", "Cook", "Mason",  "Porter", "Shaw", "Field", "Brook",
                                   "Hart", "Cross",  "Dale",   "Young",  "King", "Webb",   "Page",   "Snow", "Park",  "Cole"};
 const char* const kThings[] = {"apples", "books", "coins", "eggs"};
-
-std::string read_whole(const std::filesystem::path& file) {
-  std::error_code ignored;
-  std::ifstream in(file, std::ios::binary);
-  if (!in || std::filesystem::is_directory(file, ignored)) fail("{}: cannot be read", file.string());
-  return std::string(std::istreambuf_iterator<char>(in), {});
-}
 
 // Numbers of one seed, in order.
 class Draws {
@@ -233,7 +225,7 @@ bool is_right(Judge judge, std::string_view answer, std::string_view wanted, std
 }
 
 PanelOptions read_panel(const std::filesystem::path& file) {
-  const std::string text = read_whole(file);
+  const std::string text = read_text_file(file);
   if (const auto problem = json_problem(text, {.allow_repeated_keys = false})) refuse_option("{}: {}", file.string(), *problem);
   const nlohmann::json json = nlohmann::json::parse(text);
   if (!json.is_object()) refuse_option("{}: wanted an object", file.string());
@@ -305,7 +297,7 @@ std::int64_t Panel::longest_question() const { return longest_of(questions) + an
 
 Panel make_panel(const PanelOptions& options, const Tokenizer& tokenizer, const ChatTemplate* chat_template, std::int64_t longest_context) {
   Panel panel;
-  const std::string file_text = options.text_file.empty() ? std::string() : read_whole(options.text_file);
+  const std::string file_text = options.text_file.empty() ? std::string() : read_text_file(options.text_file);
   const std::string_view text = options.text_file.empty() ? builtin_prose() : std::string_view(file_text);
   if (text.size() > kMostTextBytes) fail("{}: {} bytes of text; at most {} are read", options.text_file.string(), text.size(), kMostTextBytes);
   panel.text_name = options.text_file.empty() ? "built-in prose" : options.text_file.filename().string();
@@ -354,7 +346,7 @@ Panel make_panel(const PanelOptions& options, const Tokenizer& tokenizer, const 
       panel.questions.push_back(sum_case(asker, i, random_u64(options.seed + 1, static_cast<std::uint64_t>(i))));
     }
   } else {
-    const std::string questions = read_whole(options.questions_file);
+    const std::string questions = read_text_file(options.questions_file);
     panel.questions_name = options.questions_file.filename().string();
     panel.questions_sha256 = hex(sha256(questions));
     panel.mark = kFileMark;

@@ -1,14 +1,10 @@
 #include "lab/qualify/plan.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <cmath>
-#include <fstream>
-#include <iterator>
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/text_file.h"
 #include "lab/qualify/production.h"
 #include "lab/stats.h"
 
@@ -92,29 +88,12 @@ nlohmann::json make_plan(const Subject& subject, const Panel& panel, const Panel
 
 std::string plan_hash(const nlohmann::json& plan) { return hex(sha256(plan.dump())); }
 
-void write_whole(const std::filesystem::path& file, std::string_view text) {
-  const std::string fresh = file.string() + ".new";
-  const int descriptor = ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (descriptor < 0) fail("{}: cannot be written", fresh);
-  bool written = true;
-  for (std::size_t done = 0; written && done < text.size();) {
-    const ssize_t some = ::write(descriptor, text.data() + done, text.size() - done);
-    written = some > 0;
-    done += static_cast<std::size_t>(std::max<ssize_t>(some, 0));
-  }
-  written = written && ::fsync(descriptor) == 0;
-  ::close(descriptor);
-  if (!written || std::rename(fresh.c_str(), file.c_str()) != 0) fail("{}: writing failed", file.string());
-}
-
 void freeze_plan(const std::filesystem::path& file, const nlohmann::json& plan) {
-  write_whole(file, nlohmann::json{{"plan", plan}, {"sha256", plan_hash(plan)}}.dump(1) + "\n");
+  write_text_file(file, nlohmann::json{{"plan", plan}, {"sha256", plan_hash(plan)}}.dump(1) + "\n");
 }
 
 nlohmann::json read_plan(const std::filesystem::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  if (!in) fail("{}: cannot be read", file.string());
-  const std::string text(std::istreambuf_iterator<char>(in), {});
+  const std::string text = read_text_file(file);
   if (const auto problem = json_problem(text)) fail("{}: {}", file.string(), *problem);
   const nlohmann::json json = nlohmann::json::parse(text);
   if (!json.is_object() || !json.contains("plan") || !json.contains("sha256") || !json["sha256"].is_string()) {

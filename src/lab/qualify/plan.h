@@ -54,7 +54,4 @@ nlohmann::json read_plan(const std::filesystem::path& file);
 // The first places where two plans differ, in words; empty where they do not.
 std::string plan_difference(const nlohmann::json& frozen, const nlohmann::json& wanted);
 
-// Written beside the target and renamed: a reader sees the old file or the new one, whole.
-void write_whole(const std::filesystem::path& file, std::string_view text);
-
 }  // namespace keel

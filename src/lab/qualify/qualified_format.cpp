@@ -44,12 +44,6 @@ std::vector<Found> records_in(const fs::path& folder, std::vector<std::string>& 
   return found;
 }
 
-bool every_gate_passed(const nlohmann::json& record) {
-  const nlohmann::json& gates = record.value("gates", nlohmann::json());
-  return gates.is_array() && gates.size() == 4 &&
-         std::ranges::all_of(gates, [](const nlohmann::json& gate) { return gate.is_object() && gate.value("verdict", nlohmann::json()) == "pass"; });
-}
-
 }  // namespace
 
 QualifiedFormat qualified_format(const fs::path& folder, const QualifiedQuestion& question) {

@@ -4,11 +4,12 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
-#include <ctime>
 #include <optional>
 
 #include "base/log.h"
 #include "base/option_error.h"
+#include "base/text_file.h"
+#include "base/utc_time.h"
 #include "engine/engine.h"
 #include "files/gguf.h"
 #include "kernels/cpu_features.h"
@@ -30,13 +31,6 @@ using Clock = std::chrono::steady_clock;
 constexpr const char* kGates[] = {"production", "nll", "retrieval", "questions"};
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-std::string utc_time() {
-  const std::time_t now = std::time(nullptr);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
-  return text;
-}
 
 std::unique_ptr<Tokenizer> open_tokenizer(const ModelPath& path) {
   if (path.kind == ModelFiles::gguf) return load_tokenizer(GgufFile(path.path));
@@ -380,8 +374,8 @@ Qualification Run::write(std::vector<GateResult> gates) {
                                        "a gate that fails shows that preservation was not established, not that harm was; a native floor that fails says nothing about the cache"},
                     .times = std::move(times)};
   const nlohmann::ordered_json record = make_record(parts);
-  write_whole(beside(".html"), record_report(record));
-  write_whole(output_, record.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  write_text_file(beside(".html"), record_report(record));
+  write_text_file(output_, record.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   Qualification result{.verdict = overall(gates), .gates = std::move(gates), .plan_sha256 = hash_, .record = output_, .report = beside(".html"), .plan = beside(".plan.json")};
   return result;
 }

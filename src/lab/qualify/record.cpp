@@ -1,10 +1,10 @@
 #include "lab/qualify/record.h"
 
-#include <fstream>
-#include <iterator>
+#include <algorithm>
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/text_file.h"
 #include "lab/qualify/plan.h"
 
 namespace keel {
@@ -34,9 +34,7 @@ nlohmann::ordered_json make_record(const RecordParts& parts) {
 }
 
 nlohmann::json read_record(const std::filesystem::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  if (!in) fail("{}: cannot be read", file.string());
-  const std::string text(std::istreambuf_iterator<char>(in), {});
+  const std::string text = read_text_file(file);
   if (const auto problem = json_problem(text)) fail("{}: {}", file.string(), *problem);
   nlohmann::json record = nlohmann::json::parse(text);
   const auto has = [&](const char* key) { return record.is_object() && record.contains(key); };
@@ -47,6 +45,12 @@ nlohmann::json read_record(const std::filesystem::path& file) {
   const std::string found = plan_hash(record["plan"]);
   if (record["plan_sha256"] != found) fail("{}: its plan hashes to {}, and its head says {}: edited", file.string(), found, record["plan_sha256"].dump());
   return record;
+}
+
+bool every_gate_passed(const nlohmann::json& record) {
+  const nlohmann::json gates = record.value("gates", nlohmann::json());
+  return gates.is_array() && gates.size() == 4 &&
+         std::ranges::all_of(gates, [](const nlohmann::json& gate) { return gate.is_object() && gate.value("verdict", nlohmann::json()) == "pass"; });
 }
 
 }  // namespace keel

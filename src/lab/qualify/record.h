@@ -25,6 +25,7 @@ nlohmann::ordered_json make_record(const RecordParts& parts);
 
 // Throws Error naming the file where it is no record or its plan is not the one its hash names.
 nlohmann::json read_record(const std::filesystem::path& file);
+bool every_gate_passed(const nlohmann::json& record);
 
 std::string record_report(const nlohmann::ordered_json& record);  // HTML
 

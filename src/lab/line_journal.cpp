@@ -1,0 +1,67 @@
+#include "lab/line_journal.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/sha256.h"
+#include "base/text_file.h"
+
+namespace keel {
+namespace {
+
+constexpr std::string_view kKey = R"(,"chain":")", kEnd = R"("})";
+
+}  // namespace
+
+LineJournal::LineJournal(std::filesystem::path path) : path_(std::move(path)) {
+  file_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (file_ < 0) fail("{}: cannot be written: {}", path_.string(), std::strerror(errno));
+  try {
+    if (::flock(file_, LOCK_EX | LOCK_NB) != 0) fail("{}: another run is writing it", path_.string());
+    read();
+  } catch (...) {
+    ::close(file_);
+    throw;
+  }
+}
+
+LineJournal::~LineJournal() { ::close(file_); }
+
+void LineJournal::read() {
+  const std::string text = read_text_file(path_);
+  const std::size_t whole = text.rfind('\n') + 1;  // npos + 1 = 0
+  if (whole != text.size() && ::ftruncate(file_, static_cast<off_t>(whole)) != 0) fail("{}: the line that was cut off cannot be dropped: {}", path_.string(), std::strerror(errno));
+  for (std::size_t begin = 0; begin < whole;) {
+    const std::size_t end = text.find('\n', begin);
+    const std::string line = text.substr(begin, end - begin);
+    begin = end + 1;
+    const auto refuse = [&](const std::string& why) { fail("{}:{}: {}", path_.string(), lines_.size() + 1, why); };
+    if (const auto problem = json_problem(line)) refuse(*problem);
+    const std::size_t key = line.rfind(kKey);
+    if (!line.starts_with('{') || key == std::string::npos) refuse("no line of a journal: it has no chain");
+    lines_.push_back(line.substr(0, key) + "}");
+    if (chained(lines_.back()) != line) lines_.pop_back(), refuse("edited: it, or a line before it, is not what was written");
+  }
+}
+
+std::string LineJournal::chained(const std::string& object) {
+  check(object.size() > 2 && object.starts_with('{') && object.ends_with('}') && object.find('\n') == std::string::npos, "a journal's line is an object");
+  chain_ = hex(sha256(chain_ + object));
+  return object.substr(0, object.size() - 1) + std::string(kKey) + chain_ + std::string(kEnd);
+}
+
+void LineJournal::append(std::span<const std::string> objects) {
+  std::string text;
+  for (const std::string& object : objects) text += chained(object) + '\n';
+  write_all(file_, path_, text);
+  if (::fdatasync(file_) != 0) fail("{}: cannot be written: {}", path_.string(), std::strerror(errno));
+  lines_.insert(lines_.end(), objects.begin(), objects.end());
+}
+
+}  // namespace keel
