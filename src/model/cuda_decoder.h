@@ -82,7 +82,8 @@ class CudaDecoder final : public Executor {
   DType dtype_;
   DeviceInfo device_;
   Stream stream_;
-  DeviceWeights weights_;
+  std::shared_ptr<const DeviceWeights> shared_weights_;
+  const DeviceWeights& weights_;
   Gemm gemm_;
   PrefillAttention prefill_;
   RouteRefusals refusals_;

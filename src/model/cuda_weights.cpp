@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cstring>
 #include <initializer_list>
+#include <map>
+#include <mutex>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -145,10 +148,6 @@ class Uploader {
   bool told_ = false;
 };
 
-}  // namespace
-
-DType device_dtype(const ModelConfig& config) { return config.dtype == DType::bf16 ? DType::bf16 : DType::f16; }
-
 DeviceWeights upload_weights(const LoadedModel& model, DType dtype, WorkerPool& workers) {
   const auto& [config, source] = model;
   DeviceWeights weights;
@@ -171,6 +170,22 @@ DeviceWeights upload_weights(const LoadedModel& model, DType dtype, WorkerPool& 
                               .down = upload.matrices({layer.down})});
     progress.advance(1);
   }
+  return weights;
+}
+
+}  // namespace
+
+DType device_dtype(const ModelConfig& config) { return config.dtype == DType::bf16 ? DType::bf16 : DType::f16; }
+
+std::shared_ptr<const DeviceWeights> device_weights(const LoadedModel& model, DType dtype, WorkerPool& workers) {
+  // By what the host's weights are views of, which lives as long as an executor does, so that no other model has its address.
+  static std::mutex mutex;
+  static std::map<std::pair<const void*, DType>, std::weak_ptr<const DeviceWeights>> uploaded;
+  keel::check(!model.weights.owners.empty(), "a loaded model owns its weights");
+  std::lock_guard lock(mutex);
+  std::weak_ptr<const DeviceWeights>& known = uploaded[{model.weights.owners.front().get(), dtype}];
+  std::shared_ptr<const DeviceWeights> weights = known.lock();
+  if (!weights) known = weights = std::make_shared<DeviceWeights>(upload_weights(model, dtype, workers));
   return weights;
 }
 

@@ -1,6 +1,7 @@
 // A model's tensors in device memory: 16-bit matrices in the model's type, AWQ's packed, vectors in f32.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "base/worker_pool.h"
@@ -32,7 +33,8 @@ struct DeviceWeights {
 // The type that activations and dense weights have on the device: the model's own 16-bit type; f16 for f32 and quantised ones.
 DType device_dtype(const ModelConfig& config);
 
-// Block-quantised and f32 matrices are expanded to `dtype`, which the log says.
-DeviceWeights upload_weights(const LoadedModel& model, DType dtype, WorkerPool& workers);
+// The model's weights on the device, uploaded once for all executors that use them at the same time: those of one loaded model and of
+// its copies. Block-quantised and f32 matrices are expanded to `dtype`, which the log says.
+std::shared_ptr<const DeviceWeights> device_weights(const LoadedModel& model, DType dtype, WorkerPool& workers);
 
 }  // namespace keel::cuda
