@@ -280,7 +280,11 @@ void Engine::step() {
 
 void Engine::fail_batch(const Batch& batch, const std::string& reason) {
   log_warning("{}: {} sequences end", reason, batch.entries.size());
-  for (const BatchEntry& entry : batch.entries) send(*entry.sequence, failure_of(*entry.sequence, reason));
+  for (const BatchEntry& entry : batch.entries) {
+    Output output = failure_of(*entry.sequence, reason);
+    output.engine_failed = true;
+    send(*entry.sequence, output);
+  }
 }
 
 void Engine::take_submissions() {

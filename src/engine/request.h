@@ -72,6 +72,7 @@ struct Output {
   FinishReason finish = FinishReason::none;
   std::string stop_reason;      // the stop string that ended it, or the stop token's id; empty for eos
   std::string error;            // finish == error
+  bool engine_failed = false;   // finish == error and memory ran out: another try may succeed. Else the model gave no finite logit
 
   // Of the choice, with each output.
   std::chrono::steady_clock::time_point admitted;  // when it first ran
