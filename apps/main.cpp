@@ -1,4 +1,5 @@
 // keel: one program, a command each in its own file.
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <iostream>
@@ -43,6 +44,7 @@ int finished(int code) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // past a file's size limit a write fails, and whoever wrote says so
   CLI::App app("LLM inference and serving with keys and values cached in types of their own.", "keel");
   app.formatter(std::make_shared<HelpText>());
   app.footer("Exit codes: 0 done, 1 failed, 2 wrong command line or flag value.");

@@ -110,13 +110,21 @@ std::unique_ptr<ChatTemplate> open_chat_template(const Tokenizer& tokenizer, con
 }
 
 // What auto stands for here, with the reasons said aloud.
-static std::string qualified(const ModelPath& path, const ModelFlags& model, const EngineFlags& engine, const ModelConfig& config) {
+static std::string qualified(const ModelPath& path, const ModelFlags& model, const EngineFlags& engine, const LoadedModel& loaded) {
   const LoadOptions load = model.load_options();
-  const KvGeometry geometry{config.layers, config.kv_heads, config.head_dim, engine.options.block_size};
-  const QualifiedFormat found = qualified_format(engine.qualification_dir.empty() ? qualification_folder() : std::filesystem::path(engine.qualification_dir),
-                                                 {.model = path, .load = load, .model_dtype = config.dtype, .geometry = geometry, .kv_scales = engine.options.kv_scales,
-                                                  .device = engine.options.device, .version = KEEL_VERSION, .threads = engine.options.threads});
+  const EngineOptions& options = engine.options;
+  const std::filesystem::path folder = engine.qualification_dir.empty() ? qualification_folder() : std::filesystem::path(engine.qualification_dir);
+  const QualifiedFormat found = qualified_format(folder, {.path = path,
+                                                          .load = load,
+                                                          .model = loaded,
+                                                          .kv_scales = options.kv_scales,
+                                                          .device = options.device,
+                                                          .version = KEEL_VERSION,
+                                                          .page_size = options.block_size,
+                                                          .longest_context = options.max_model_len,
+                                                          .threads = options.threads});
   for (const std::string& reason : found.reasons) log_info("{}", reason);
+  if (!found.warning.empty()) log_warning("{}", found.warning);
   return found.kv_cache_dtype;
 }
 
@@ -125,7 +133,7 @@ std::unique_ptr<Engine> open_engine(const ModelFlags& model, const EngineFlags& 
   EngineOptions options = engine.engine_options();
   std::shared_ptr<const Tokenizer> tokenizer = open_tokenizer(path);
   LoadedModel loaded = load_model(path, model.load_options());
-  if (options.kv_cache_dtype == "auto") options.kv_cache_dtype = qualified(path, model, engine, loaded.config);
+  if (options.kv_cache_dtype == "auto") options.kv_cache_dtype = qualified(path, model, engine, loaded);
   return std::make_unique<Engine>(std::move(loaded), std::move(tokenizer), path.name, options);
 }
 

@@ -158,7 +158,7 @@ TEST(CommandLine, QualifyTakesOnlyWhatItCanJudge) {
   const std::filesystem::path folder = std::filesystem::temp_directory_path() / fmt::format("keel_qualify_cli_{}", getpid());
   std::filesystem::create_directories(folder);
   std::ofstream(folder / "panel.json") << R"({"limit": 1})";
-  std::ofstream(folder / "small.json") << R"({"documents": 2, "prompt_tokens": 16, "targets": 4, "needle_cases": 2, "needle_lengths": [128], "sums": 2})";
+  std::ofstream(folder / "small.json") << R"({"documents": 16, "prompt_tokens": 16, "targets": 4, "needle_cases": 2, "needle_lengths": [128], "sums": 2})";
   std::ofstream(folder / "empty.jsonl");
   const std::string qualify = "qualify " + tiny_model().string() + " -t 1 --device cpu -o " + (folder / "r.json").string() + " ", in_folder = folder.string() + "/";
   struct Case {
@@ -167,8 +167,9 @@ TEST(CommandLine, QualifyTakesOnlyWhatItCanJudge) {
   };
   for (const Case& one : {Case{"", "--candidate", 2}, Case{"--candidate k3v3", "k3v3", 2}, Case{"--candidate k16v8 --control k8v8", "--control", 2},
                           Case{"--candidate k16v8 --stop-after lunch", "lunch", 2}, Case{"--candidate k16v8 --break nothing", "no fault 'nothing'", 2}, Case{"--candidate k16v8 --panel " + in_folder + "panel.json", "'limit' is no part of a panel", 2},
-                          Case{"--candidate k16v8 --questions " + in_folder + "empty.jsonl", "holds no question", 1}, Case{"--candidate k16v8 --text /no/such/file", "cannot be read", 1},
-                          Case{"--candidate k16v8 --freeze-only --panel " + in_folder + "small.json", "plan ", 0}, Case{"--candidate k16v8 --freeze-only", "is not the frozen plan", 1},
+                          Case{"--candidate k16v8 --questions " + in_folder + "empty.jsonl", "holds no question", 2}, Case{"--candidate k16v8 --text /no/such/file", "cannot be read", 2},
+                          Case{"--candidate k16v8 --needles 0", "--needles", 2},
+                          Case{"--candidate k16v8 --freeze-only --panel " + in_folder + "small.json", "plan ", 0}, Case{"--candidate k16v8 --freeze-only", "is not the frozen plan", 2},
                           Case{"--candidate k16v8 --stop-after production --panel " + in_folder + "small.json", "not reached", 2}}) {
     const Ended ended = run(qualify + one.arguments);
     EXPECT_EQ(ended.code, one.code) << one.arguments << "\n" << ended.said;

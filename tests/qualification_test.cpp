@@ -16,7 +16,7 @@ TEST_F(QualifyTest, ARunThatWasKilledGoesOnToTheSameRecord) {
   EXPECT_NE(first.gates[1].verdict, Verdict::not_reached);
   EXPECT_TRUE(fs::exists(first.report));
   const std::string record = without_times(first.record), journal = text_of(folder / "record.journal.jsonl");
-  EXPECT_EQ(read_record(first.record)["plan_sha256"], first.plan_sha256);
+  EXPECT_EQ(read_record(first.record).plan_sha256, first.plan_sha256);
 
   const Qualification again = qualify(options);  // never repeated
   EXPECT_TRUE(again.was_there);
@@ -48,7 +48,7 @@ TEST_F(QualifyTest, AGateThatIsLeftOrFailsKeepsTheLaterOnesFromRunning) {
   EXPECT_EQ(twin.gates[0].verdict, Verdict::pass) << twin.gates[0].why;
   EXPECT_EQ(twin.gates[1].verdict, Verdict::fail) << twin.gates[1].why;
   EXPECT_EQ(twin.gates[2].verdict, Verdict::not_reached);
-  EXPECT_EQ(read_record(twin.record)["verdict"], "fail");
+  EXPECT_EQ(read_record(twin.record).verdict, Verdict::fail);
   EXPECT_EQ(automatic().kv_cache_dtype, "k16v16");
 }
 
@@ -58,7 +58,7 @@ TEST_F(QualifyTest, SwappedValuePagesFailProductionAndNoQualityGateRuns) {
   EXPECT_EQ(found.verdict, Verdict::fail);
   EXPECT_EQ(found.gates[0].why, "failed: attention calls against raw pages");
   EXPECT_EQ(found.gates[1].verdict, Verdict::not_reached);
-  EXPECT_EQ(read_record(found.record)["plan"]["broken_on_purpose"], "value pages swapped");
+  EXPECT_EQ(read_record(found.record).plan["broken_on_purpose"], "value pages swapped");
 }
 
 // The program itself, killed at random moments until it comes to its end.

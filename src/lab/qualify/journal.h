@@ -28,6 +28,7 @@ class Journal {
   };
   // Whole lines, on the disk when this returns. What is there already is left as it is.
   void add(std::span<const Entry> entries);
+  void add(const Entry& entry) { add({&entry, 1}); }
   std::int64_t resumed() const { return resumed_; }  // items that were there when it was opened
 
  private:

@@ -1,17 +1,15 @@
 #include "lab/qualify/panel.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
-#include <functional>
-#include <map>
 #include <set>
+#include <unordered_map>
 
 #include "base/json.h"
 #include "base/option_error.h"
 #include "base/random.h"
 #include "base/sha256.h"
 #include "base/text_file.h"
+#include "lab/qualify/answer.h"
 #include "lab/quality/builtin_prose.h"
 
 namespace keel {
@@ -102,12 +100,12 @@ PanelItem needle_case(const Tokenizer& tokenizer, const Asker& asker, const std:
   };
   const auto overhead = static_cast<std::int64_t>(prompt_of(0).size());
   std::int64_t body = length - overhead;
-  if (body < 16) fail("needles in {} tokens: the question alone takes {}", length, overhead);
-  if (body > static_cast<std::int64_t>(text.size())) fail("needles in {} tokens: the text has {}", length, text.size());
+  if (body < 16) refuse_option("needles in {} tokens: the question alone takes {}", length, overhead);
+  if (body > static_cast<std::int64_t>(text.size())) refuse_option("needles in {} tokens: the text has {}", length, text.size());
   std::vector<TokenId> prompt = prompt_of(body);
   while (static_cast<std::int64_t>(prompt.size()) > length) {  // a cut through a word is read as more tokens
     body -= static_cast<std::int64_t>(prompt.size()) - length;
-    if (body < 1) fail("needles in {} tokens: no text fits beside the question", length);
+    if (body < 1) refuse_option("needles in {} tokens: no text fits beside the question", length);
     prompt = prompt_of(body);
   }
   return {.label = fmt::format("{} tokens, depth {:.2f}", context, depth), .prompt = std::move(prompt), .wanted = needles[asked].key};
@@ -148,135 +146,93 @@ constexpr std::string_view kInstruction =
 
 std::vector<PanelItem> questions_of(const std::filesystem::path& file, const std::string& text, std::int64_t most, const Asker& asker) {
   std::vector<PanelItem> items;
+  std::unordered_map<std::string, std::int64_t> seen;  // a question and its line
   std::int64_t line_number = 0;
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = std::min(text.find('\n', begin), text.size());
     const std::string line = text.substr(begin, end - begin);
     begin = end + 1;
     ++line_number;
-    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    const auto blank = [](const std::string& words) { return words.find_first_not_of(" \t\r\n") == std::string::npos; };
+    if (blank(line)) continue;
     if (most > 0 && static_cast<std::int64_t>(items.size()) == most) break;
     const auto where = [&] { return fmt::format("{}:{}", file.string(), line_number); };
-    if (const auto problem = json_problem(line)) fail("{}: {}", where(), *problem);
+    if (const auto problem = json_problem(line)) refuse_option("{}: {}", where(), *problem);
     const nlohmann::json json = nlohmann::json::parse(line);
     const auto field = [&](const char* name) {
-      if (!json.is_object() || !json.contains(name) || !json[name].is_string()) fail("{}: wanted an object with the strings question and answer", where());
-      return json[name].get<std::string>();
+      if (!json.is_object() || !json.contains(name) || !json[name].is_string()) refuse_option("{}: wanted an object with the strings question and answer", where());
+      const std::string words = json[name];
+      if (blank(words)) refuse_option("{}: the {} is empty", where(), name);
+      return words;
     };
     const std::string question = field("question"), answer = field("answer");
+    if (const auto [first, fresh] = seen.try_emplace(question, line_number); !fresh) {
+      refuse_option("{}: the question of line {} again: it would count twice", where(), first->second);
+    }
     const std::size_t mark = answer.rfind(kFileMark);
     const auto number = plain_number(mark == std::string::npos ? answer : answer.substr(mark + kFileMark.size()));
-    if (!number) fail("{}: the answer is no number, and none follows {}", where(), kFileMark);
+    if (!number) refuse_option("{}: the answer is no number, and none follows {}", where(), kFileMark);
     items.push_back({.label = fmt::format("question {}", items.size() + 1), .prompt = asker.ask("", question + std::string(kInstruction)), .wanted = *number});
   }
-  if (items.empty()) fail("{}: holds no question", file.string());
+  if (items.empty()) refuse_option("{}: holds no question", file.string());
   return items;
+}
+
+// Evenly over the text, none meeting another.
+std::vector<std::vector<TokenId>> documents_of(const std::vector<TokenId>& text, std::int64_t count, std::int64_t length) {
+  std::vector<std::vector<TokenId>> documents;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto start = text.begin() + i * (static_cast<std::int64_t>(text.size()) - length) / (count - 1);
+    documents.emplace_back(start, start + length);
+  }
+  return documents;
+}
+
+std::vector<PanelItem> needles_of(const PanelOptions& options, const std::vector<std::int64_t>& contexts, const Tokenizer& tokenizer, const Asker& asker, const std::vector<TokenId>& text) {
+  std::vector<PanelItem> items;
+  const auto lengths = static_cast<std::int64_t>(contexts.size());
+  for (std::int64_t i = 0; i < options.needle_cases; ++i) {
+    const std::int64_t context = contexts[static_cast<std::size_t>(i % lengths)];
+    const std::int64_t cases = (options.needle_cases - i % lengths + lengths - 1) / lengths;  // of this length
+    const double depth = (static_cast<double>(i / lengths) + 0.5) / static_cast<double>(cases);
+    items.push_back(needle_case(tokenizer, asker, text, context, context - options.needle_answer_tokens, depth, options.haystack_in_message,
+                                random_u64(options.seed, static_cast<std::uint64_t>(i))));
+  }
+  return items;
+}
+
+std::vector<std::int64_t> needle_contexts(const PanelOptions& options, std::int64_t longest_context) {
+  std::vector<std::int64_t> contexts;
+  for (const std::int64_t each : options.needle_lengths.empty() ? std::vector<std::int64_t>{512, 1024, 2048, 4096} : options.needle_lengths) {
+    if (each <= longest_context) {
+      contexts.push_back(each);
+    } else if (!options.needle_lengths.empty()) {
+      refuse_option("needles in {} tokens do not fit the model's context of {}", each, longest_context);
+    }
+  }
+  if (contexts.empty()) refuse_option("the model's context of {} tokens is too short for needles; give needle_lengths", longest_context);
+  return contexts;
 }
 
 }  // namespace
 
-std::optional<std::string> plain_number(std::string_view text) {
-  std::string digits;
-  bool point = false, any = false;
-  std::size_t i = text.find_first_not_of(" \t\r\n$");
-  if (i == std::string_view::npos) return std::nullopt;
-  const bool negative = text[i] == '-';
-  i += negative || text[i] == '+';
-  if (i < text.size() && text[i] == '$') ++i;
-  for (; i < text.size(); ++i) {
-    const char c = text[i];
-    const bool digit_follows = i + 1 < text.size() && text[i + 1] >= '0' && text[i + 1] <= '9';
-    if (c >= '0' && c <= '9') {
-      digits += c;
-      any = true;
-    } else if (c == '.' && !point && digit_follows) {
-      digits += c;
-      point = true;
-    } else if (!(c == ',' && any && digit_follows && !point)) {
-      break;
-    }
-  }
-  if (!any) return std::nullopt;
-  // What follows may be punctuation or words ("18.", "18 dollars"), not more of the number ("1/2", "10%", "3e5", "12:30").
-  const auto digit_at = [&](std::size_t at) { return at < text.size() && text[at] >= '0' && text[at] <= '9'; };
-  if (i < text.size() && (text[i] == '.' || text[i] == ',') && digit_at(i + 1)) return std::nullopt;
-  if (i < text.size() && std::string_view("/%:").find(text[i]) != std::string_view::npos) return std::nullopt;
-  if (i < text.size() && (std::isalpha(static_cast<unsigned char>(text[i])) != 0 || text[i] == '_')) return std::nullopt;
-  if (point) {
-    while (digits.ends_with('0')) digits.pop_back();
-    if (digits.ends_with('.')) digits.pop_back();
-  }
-  digits.erase(0, std::min(digits.find_first_not_of('0'), digits.size()));
-  if (digits.empty() || digits.front() == '.') digits.insert(0, "0");
-  return negative && digits != "0" ? "-" + digits : digits;
+std::int64_t AnswerPanel::longest() const {
+  std::size_t longest = 0;
+  for (const PanelItem& item : items) longest = std::max(longest, item.prompt.size());
+  return static_cast<std::int64_t>(longest) + answer_tokens;
 }
 
-bool is_right(Judge judge, std::string_view answer, std::string_view wanted, std::string_view mark, bool truncated) {
-  const auto digit = [](char c) { return c >= '0' && c <= '9'; };
-  if (judge == Judge::first_digits) {
-    const auto begin = std::find_if(answer.begin(), answer.end(), digit);
-    const auto end = std::find_if_not(begin, answer.end(), digit);
-    return std::string_view(begin, end) == wanted;
-  }
-  const std::size_t at = answer.rfind(mark);
-  if (truncated || at == std::string_view::npos) return false;
-  const auto number = plain_number(answer.substr(at + mark.size()));
-  return number && *number == wanted;
-}
-
-PanelOptions read_panel(const std::filesystem::path& file) {
-  const std::string text = read_text_file(file);
-  if (const auto problem = json_problem(text, {.allow_repeated_keys = false})) refuse_option("{}: {}", file.string(), *problem);
-  const nlohmann::json json = nlohmann::json::parse(text);
-  if (!json.is_object()) refuse_option("{}: wanted an object", file.string());
-  PanelOptions options;
-  const auto whole = [&](const nlohmann::json& value, const std::string& key, std::int64_t least, std::int64_t most) {
-    if (!value.is_number_integer() || value < least || value > most) refuse_option("{}: '{}' must be a whole number from {} to {}, found {}", file.string(), key, least, most, value.dump());
-    return value.get<std::int64_t>();
-  };
-  struct Number {
-    std::int64_t* target;
-    std::int64_t least, most;
-  };
-  const std::map<std::string, Number> numbers{{"documents", {&options.documents, 1, 100'000}},
-                                              {"prompt_tokens", {&options.prompt_tokens, 1, 1 << 24}},
-                                              {"targets", {&options.targets, 1, 1 << 20}},
-                                              {"needle_cases", {&options.needle_cases, 1, 100'000}},
-                                              {"needle_answer_tokens", {&options.needle_answer_tokens, 1, 4096}},
-                                              {"questions", {&options.questions, 1, 1'000'000}},
-                                              {"sums", {&options.sums, 1, 1'000'000}},
-                                              {"answer_tokens", {&options.answer_tokens, 1, 1 << 20}}};
-  for (const auto& [key, value] : json.items()) {
-    if (const auto number = numbers.find(key); number != numbers.end()) {
-      *number->second.target = whole(value, key, number->second.least, number->second.most);
-    } else if (key == "seed") {
-      options.seed = static_cast<std::uint64_t>(whole(value, key, 0, INT64_MAX));
-    } else if (key == "haystack_in_message") {
-      if (!value.is_boolean()) refuse_option("{}: '{}' must be true or false, found {}", file.string(), key, value.dump());
-      options.haystack_in_message = value;
-    } else if (key == "needle_lengths") {
-      if (!value.is_array() || value.empty()) refuse_option("{}: '{}' must be an array of whole numbers, found {}", file.string(), key, value.dump());
-      for (const auto& length : value) options.needle_lengths.push_back(whole(length, key, 64, 1 << 24));
-    } else if (key == "text_file" || key == "questions_file") {
-      if (!value.is_string()) refuse_option("{}: '{}' must be a path, found {}", file.string(), key, value.dump());
-      const std::filesystem::path path = file.parent_path() / value.get<std::string>();
-      (key == "text_file" ? options.text_file : options.questions_file) = path;
-    } else {
-      refuse_option("{}: '{}' is no part of a panel", file.string(), key);
-    }
-  }
-  return options;
-}
+std::int64_t Panel::longest_context() const { return std::max({prompt_tokens + targets, needles.longest(), questions.longest()}); }
 
 std::string Panel::digest() const {
-  std::string all = text_sha256 + questions_sha256 + mark;
+  std::string all = text_sha256 + questions.sha256 + questions.mark;
   const auto add = [&](std::span<const TokenId> tokens) {
     all += fmt::format("|{}:", tokens.size());
     all.append(reinterpret_cast<const char*>(tokens.data()), tokens.size_bytes());
   };
   for (const auto& document : documents) add(document);
-  for (const auto* items : {&needles, &questions}) {
-    for (const PanelItem& item : *items) {
+  for (const AnswerPanel* panel : {&needles, &questions}) {
+    for (const PanelItem& item : panel->items) {
       add(item.prompt);
       all += item.wanted;
     }
@@ -284,78 +240,56 @@ std::string Panel::digest() const {
   return hex(sha256(all));
 }
 
-namespace {
-std::int64_t longest_of(const std::vector<PanelItem>& items) {
-  std::size_t longest = 0;
-  for (const PanelItem& item : items) longest = std::max(longest, item.prompt.size());
-  return static_cast<std::int64_t>(longest);
-}
-}  // namespace
-
-std::int64_t Panel::longest_needle() const { return longest_of(needles) + needle_answer_tokens; }
-std::int64_t Panel::longest_question() const { return longest_of(questions) + answer_tokens; }
-
-Panel make_panel(const PanelOptions& options, const Tokenizer& tokenizer, const ChatTemplate* chat_template, std::int64_t longest_context) {
+Panel make_panel(const PanelOptions& options, const Tokenizer& tokenizer, const ChatTemplate* chat_template, std::int64_t longest_context, std::int64_t vocabulary) {
+  if (options.documents < kLeastDocuments) refuse_option("{} documents are too few to tell how a rise varies between them: wanted at least {}", options.documents, kLeastDocuments);
   Panel panel;
   const std::string file_text = options.text_file.empty() ? std::string() : read_text_file(options.text_file);
   const std::string_view text = options.text_file.empty() ? builtin_prose() : std::string_view(file_text);
-  if (text.size() > kMostTextBytes) fail("{}: {} bytes of text; at most {} are read", options.text_file.string(), text.size(), kMostTextBytes);
+  if (text.size() > kMostTextBytes) refuse_option("{}: {} bytes of text; at most {} are read", options.text_file.string(), text.size(), kMostTextBytes);
   panel.text_name = options.text_file.empty() ? "built-in prose" : options.text_file.filename().string();
   panel.text_sha256 = hex(sha256(text));
   panel.text = tokenizer.encode(text, {});
-  const auto text_tokens = static_cast<std::int64_t>(panel.text.size());
 
   panel.targets = options.targets;
   panel.prompt_tokens = options.prompt_tokens > 0 ? options.prompt_tokens : std::min<std::int64_t>(896, longest_context - options.targets);
-  const std::int64_t length = panel.prompt_tokens + panel.targets;
+  const std::int64_t length = panel.prompt_tokens + panel.targets, text_tokens = static_cast<std::int64_t>(panel.text.size());
   if (panel.prompt_tokens < 1 || length > longest_context) {
     refuse_option("documents of {} tokens and {} targets do not fit the model's context of {}", std::max<std::int64_t>(panel.prompt_tokens, 1), panel.targets, longest_context);
   }
   if (text_tokens < options.documents * length) {
     refuse_option("{}: {} documents of {} tokens want {} tokens of text, found {}", panel.text_name, options.documents, length, options.documents * length, text_tokens);
   }
-  for (std::int64_t i = 0; i < options.documents; ++i) {  // evenly over the text, none meeting another
-    const std::int64_t start = options.documents == 1 ? 0 : i * (text_tokens - length) / (options.documents - 1);
-    panel.documents.emplace_back(panel.text.begin() + start, panel.text.begin() + start + length);
-  }
+  panel.documents = documents_of(panel.text, options.documents, length);
 
   const Asker asker(tokenizer, chat_template);
-  panel.needle_answer_tokens = options.needle_answer_tokens;
-  panel.needle_lengths = options.needle_lengths;
-  if (panel.needle_lengths.empty()) {
-    for (const std::int64_t each : {512, 1024, 2048, 4096}) {
-      if (each <= longest_context) panel.needle_lengths.push_back(each);
-    }
-  }
-  if (panel.needle_lengths.empty()) refuse_option("the model's context of {} tokens is too short for needles; give needle_lengths", longest_context);
-  const auto lengths = static_cast<std::int64_t>(panel.needle_lengths.size());
-  for (std::int64_t i = 0; i < options.needle_cases; ++i) {
-    const std::int64_t context = panel.needle_lengths[static_cast<std::size_t>(i % lengths)];
-    if (context > longest_context) refuse_option("needles in {} tokens do not fit the model's context of {}", context, longest_context);
-    const std::int64_t cases = (options.needle_cases - i % lengths + lengths - 1) / lengths;  // of this length
-    const double depth = (static_cast<double>(i / lengths) + 0.5) / static_cast<double>(cases);
-    panel.needles.push_back(needle_case(tokenizer, asker, panel.text, context, context - options.needle_answer_tokens, depth, options.haystack_in_message,
-                                        random_u64(options.seed, static_cast<std::uint64_t>(i))));
-  }
+  panel.needle_lengths = needle_contexts(options, longest_context);
+  panel.needles = {.gate = "retrieval", .name = "pass keys in " + panel.text_name, .sha256 = "", .mark = "", .answer_tokens = options.needle_answer_tokens, .rule = kRetrievalRule,
+                   .items = needles_of(options, panel.needle_lengths, tokenizer, asker, panel.text)};
 
   if (options.questions_file.empty()) {
-    panel.questions_name = "built-in sums";
-    panel.mark = "The answer is";
-    panel.answer_tokens = options.answer_tokens > 0 ? options.answer_tokens : 48;
+    panel.questions = {.gate = "questions", .name = "built-in sums", .sha256 = "", .mark = "The answer is", .answer_tokens = 48, .rule = kSumsRule, .items = {}};
     for (std::int64_t i = 0; i < options.sums; ++i) {
-      panel.questions.push_back(sum_case(asker, i, random_u64(options.seed + 1, static_cast<std::uint64_t>(i))));
+      panel.questions.items.push_back(sum_case(asker, i, random_u64(options.seed + 1, static_cast<std::uint64_t>(i))));
     }
   } else {
     const std::string questions = read_text_file(options.questions_file);
-    panel.questions_name = options.questions_file.filename().string();
-    panel.questions_sha256 = hex(sha256(questions));
-    panel.mark = kFileMark;
-    panel.answer_tokens = options.answer_tokens > 0 ? options.answer_tokens : 512;
-    panel.questions = questions_of(options.questions_file, questions, options.questions, asker);
+    panel.questions = {.gate = "questions", .name = options.questions_file.filename().string(), .sha256 = hex(sha256(questions)), .mark = std::string(kFileMark), .answer_tokens = 512, .rule = kQuestionsRule,
+                       .items = questions_of(options.questions_file, questions, options.questions, asker)};
   }
-  if (panel.longest_question() > longest_context) {
-    refuse_option("{}: questions of up to {} tokens and answers of up to {} do not fit the model's context of {}", panel.questions_name,
-                  panel.longest_question() - panel.answer_tokens, panel.answer_tokens, longest_context);
+  if (options.answer_tokens > 0) panel.questions.answer_tokens = options.answer_tokens;
+  if (panel.questions.longest() > longest_context) {
+    refuse_option("{}: questions of up to {} tokens and answers of up to {} do not fit the model's context of {}", panel.questions.name,
+                  panel.questions.longest() - panel.questions.answer_tokens, panel.questions.answer_tokens, longest_context);
+  }
+
+  const auto check_tokens = [&](std::span<const TokenId> tokens) {
+    for (const TokenId token : tokens) {
+      if (token < 0 || token >= vocabulary) fail("the tokenizer gives token {}, and the model has {}: they do not belong together", token, vocabulary);
+    }
+  };
+  check_tokens(panel.text);
+  for (const AnswerPanel* answers : {&panel.needles, &panel.questions}) {
+    for (const PanelItem& item : answers->items) check_tokens(item.prompt);
   }
   return panel;
 }

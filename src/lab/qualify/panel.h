@@ -4,18 +4,20 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "lab/qualify/verdict.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
 namespace keel {
 
+// Of fewer documents a bootstrap's limit says little.
+inline constexpr std::int64_t kLeastDocuments = 16;
+
 struct PanelOptions {
-  std::int64_t documents = 32;
+  std::int64_t documents = 32;     // at least kLeastDocuments
   std::int64_t prompt_tokens = 0;  // of a document, in front of its targets; 0 = 896, or what the model's context leaves
   std::int64_t targets = 128;
   std::int64_t needle_cases = 100;
@@ -29,18 +31,25 @@ struct PanelOptions {
   std::filesystem::path text_file, questions_file;  // empty = built in
 };
 
-// A JSON object whose keys are the names above. Throws Error naming the file and the key: unknown, of another type, out of range.
+// A JSON object whose keys are the names above. Throws OptionError naming the file and the key: unknown, of another type, out of range.
 PanelOptions read_panel(const std::filesystem::path& file);
-
-enum class Judge {
-  first_digits,  // the answer's first run of digits is the wanted one
-  marked_number  // the number after the last mark equals the wanted one; an answer that was cut off is wrong
-};
 
 struct PanelItem {
   std::string label;  // "1024 tokens, depth 0.42", "question 17"
   std::vector<TokenId> prompt;
   std::string wanted;
+};
+
+// Items that are answered and judged right or wrong: those of one gate.
+struct AnswerPanel {
+  std::string gate;  // "retrieval" or "questions"
+  std::string name, sha256;  // of the questions' file, or what is built in and ""
+  std::string mark;  // answer.h
+  std::int64_t answer_tokens = 0;
+  AnswerRule rule;
+  std::vector<PanelItem> items;
+
+  std::int64_t longest() const;  // prompt and answer
 };
 
 struct Panel {
@@ -49,25 +58,14 @@ struct Panel {
   std::int64_t prompt_tokens = 0, targets = 0;
   std::vector<std::vector<TokenId>> documents;    // [documents][prompt_tokens + targets]
   std::vector<std::int64_t> needle_lengths;
-  std::int64_t needle_answer_tokens = 0;
-  std::vector<PanelItem> needles;
-  std::string questions_name, questions_sha256, mark;
-  std::int64_t answer_tokens = 0;
-  std::vector<PanelItem> questions;
+  AnswerPanel needles, questions;
 
-  // Over every token and wanted answer.
-  std::string digest() const;
-  std::int64_t longest_needle() const;    // prompt and answer
-  std::int64_t longest_question() const;
+  std::string digest() const;                // over every token and wanted answer
+  std::int64_t longest_context() const;      // of all that is asked
 };
 
-// `chat_template` may be null: questions are then asked in plain words. Throws Error where the text is too short for the
-// documents, a panel is empty, or a prompt does not fit the model's context.
-Panel make_panel(const PanelOptions& options, const Tokenizer& tokenizer, const ChatTemplate* chat_template, std::int64_t longest_context);
-
-// Whether an answer is right. `truncated`: it was ended by its token limit.
-bool is_right(Judge judge, std::string_view answer, std::string_view wanted, std::string_view mark, bool truncated);
-// "1,234.50" -> "1234.5"; nothing where it is no number.
-std::optional<std::string> plain_number(std::string_view text);
+// `chat_template` may be null: questions are then asked in plain words. Throws OptionError where the text is too short for the
+// documents, a panel is empty, or a prompt does not fit the model's context; Error where the tokenizer has tokens that the model has not.
+Panel make_panel(const PanelOptions& options, const Tokenizer& tokenizer, const ChatTemplate* chat_template, std::int64_t longest_context, std::int64_t vocabulary);
 
 }  // namespace keel

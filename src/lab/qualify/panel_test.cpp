@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/option_error.h"
+#include "lab/qualify/answer.h"
 
 namespace keel {
 namespace {
@@ -18,7 +19,7 @@ class PanelTest : public testing::Test {
   PanelTest() : tokenizer(load_tokenizer(fs::path(KEEL_SOURCE_DIR) / "models/tiny")), chat(tokenizer->chat_template()) {
     folder = fs::temp_directory_path() / ("keel_panel_" + std::to_string(getpid()));
     fs::create_directories(folder);
-    small.documents = 4;
+    small.documents = kLeastDocuments;
     small.prompt_tokens = 64;
     small.targets = 32;
     small.needle_cases = 12;
@@ -26,7 +27,7 @@ class PanelTest : public testing::Test {
     small.sums = 30;
   }
   ~PanelTest() override { fs::remove_all(folder); }
-  Panel make(const PanelOptions& options, std::int64_t context = 4096) const { return make_panel(options, *tokenizer, &chat, context); }
+  Panel make(const PanelOptions& options, std::int64_t context = 4096) const { return make_panel(options, *tokenizer, &chat, context, 1 << 20); }
   fs::path file(const std::string& name, const std::string& text) const {
     std::ofstream(folder / name) << text;
     return folder / name;
@@ -78,9 +79,9 @@ TEST_F(PanelTest, NeedlesFitTheirLengthsAndHoldWhatIsAskedFor) {
     options.haystack_in_message = in_message;
     const Panel panel = make(options);
     std::set<std::string> labels;
-    for (std::size_t i = 0; i < panel.needles.size(); ++i) {
-      const PanelItem& needle = panel.needles[i];
-      const std::int64_t room = (i % 2 == 0 ? 256 : 512) - panel.needle_answer_tokens;
+    for (std::size_t i = 0; i < panel.needles.items.size(); ++i) {
+      const PanelItem& needle = panel.needles.items[i];
+      const std::int64_t room = (i % 2 == 0 ? 256 : 512) - panel.needles.answer_tokens;
       EXPECT_LE(static_cast<std::int64_t>(needle.prompt.size()), room);
       EXPECT_GE(static_cast<std::int64_t>(needle.prompt.size()), room - 12);
       const std::string text = tokenizer->decode(needle.prompt, true);
@@ -89,13 +90,13 @@ TEST_F(PanelTest, NeedlesFitTheirLengthsAndHoldWhatIsAskedFor) {
       EXPECT_TRUE(text.ends_with("<|im_start|>assistant\n"));
       labels.insert(needle.label);
     }
-    EXPECT_EQ(labels.size(), panel.needles.size());  // every length and depth once
+    EXPECT_EQ(labels.size(), panel.needles.items.size());  // every length and depth once
   }
 }
 
 TEST_F(PanelTest, SumsHaveTheirAnswers) {
   const Panel panel = make(small);
-  for (const PanelItem& item : panel.questions) {
+  for (const PanelItem& item : panel.questions.items) {
     EXPECT_TRUE(plain_number(item.wanted)) << item.wanted;
     EXPECT_NE(tokenizer->decode(item.prompt).find("How many"), std::string::npos);
   }
@@ -105,13 +106,16 @@ TEST_F(PanelTest, QuestionsComeFromAFile) {
   PanelOptions options = small;
   options.questions_file = file("q.jsonl", "{\"question\": \"6 * 7?\", \"answer\": \"6 * 7 = 42\\n#### 42\"}\n\n{\"question\": \"1000 + 234?\", \"answer\": \"1,234\"}\n");
   const Panel panel = make(options);
-  ASSERT_EQ(panel.questions.size(), 2u);
-  EXPECT_EQ(panel.questions[0].wanted, "42");
-  EXPECT_EQ(panel.questions[1].wanted, "1234");
-  EXPECT_EQ(panel.mark, "####");
+  ASSERT_EQ(panel.questions.items.size(), 2u);
+  EXPECT_EQ(panel.questions.items[0].wanted, "42");
+  EXPECT_EQ(panel.questions.items[1].wanted, "1234");
+  EXPECT_EQ(panel.questions.mark, "####");
   options.questions = 1;
-  EXPECT_EQ(make(options).questions.size(), 1u);
-  for (const auto& [text, said] : {std::pair<std::string, std::string>{"", "holds no question"}, {"{\"question\": \"a\"}\n", "q.jsonl:1: wanted an object"}, {"{\"question\": \"a\", \"answer\": \"b\"}\n", "no number"}, {"[\n", "q.jsonl:1"}}) {
+  EXPECT_EQ(make(options).questions.items.size(), 1u);
+  options.questions = 0;
+  for (const auto& [text, said] : {std::pair<std::string, std::string>{"", "holds no question"}, {"{\"question\": \"a\"}\n", "q.jsonl:1: wanted an object"}, {"{\"question\": \"a\", \"answer\": \"b\"}\n", "no number"}, {"[\n", "q.jsonl:1"},
+                                   {"{\"question\": \" \", \"answer\": \"1\"}\n", "q.jsonl:1: the question is empty"}, {"{\"question\": \"a\", \"answer\": \"\\n\"}\n", "q.jsonl:1: the answer is empty"},
+                                   {"{\"question\": \"a\", \"answer\": \"1\"}\n\n{\"question\": \"a\", \"answer\": \"2\"}\n", "q.jsonl:3: the question of line 1 again"}}) {
     file("q.jsonl", text);
     EXPECT_NE(refusal([&] { make(options); }).find(said), std::string::npos) << text;
   }
@@ -122,6 +126,10 @@ TEST_F(PanelTest, WhatDoesNotFitIsRefusedByName) {
   options.documents = 5000;
   EXPECT_NE(refusal([&] { make(options); }).find("5000 documents of 96 tokens want 480000"), std::string::npos);
   options = small;
+  options.documents = 15;
+  EXPECT_NE(refusal([&] { make(options); }).find("15 documents are too few"), std::string::npos);
+  options = small;
+  EXPECT_NE(refusal([&] { make_panel(options, *tokenizer, &chat, 4096, 300); }).find("and the model has 300"), std::string::npos);
   EXPECT_NE(refusal([&] { make(options, 90); }).find("do not fit the model's context of 90"), std::string::npos);
   EXPECT_NE(refusal([&] { make(options, 300); }).find("needles in 512 tokens do not fit"), std::string::npos);
   options.text_file = file("short.txt", "Too short.");
@@ -129,36 +137,16 @@ TEST_F(PanelTest, WhatDoesNotFitIsRefusedByName) {
 }
 
 TEST_F(PanelTest, APanelFileIsCheckedKeyByKey) {
-  const PanelOptions read = read_panel(file("p.json", R"({"documents": 3, "needle_lengths": [128], "haystack_in_message": true, "text_file": "t.txt"})"));
-  EXPECT_EQ(read.documents, 3);
+  const PanelOptions read = read_panel(file("p.json", R"({"documents": 17, "needle_lengths": [128], "haystack_in_message": true, "text_file": "t.txt"})"));
+  EXPECT_EQ(read.documents, 17);
   EXPECT_EQ(read.needle_lengths, std::vector<std::int64_t>{128});
   EXPECT_TRUE(read.haystack_in_message);
   EXPECT_EQ(read.text_file, folder / "t.txt");
-  for (const auto& [text, said] : {std::pair<std::string, std::string>{R"({"documents": 0})", "'documents' must be"}, {R"({"documents": 1.5})", "'documents'"}, {R"({"targets": "many"})", "'targets'"}, {R"({"limit": 0.5})", "'limit' is no part"},
+  for (const auto& [text, said] : {std::pair<std::string, std::string>{R"({"documents": 15})", "'documents' must be a whole number from 16"}, {R"({"documents": 1.5})", "'documents'"}, {R"({"targets": "many"})", "'targets'"}, {R"({"limit": 0.5})", "'limit' is no part"},
                                    {R"({"needle_lengths": []})", "'needle_lengths'"}, {R"({"documents": 1, "documents": 2})", "documents"}, {"[]", "object"}, {"{", "p.json"}}) {
     file("p.json", text);
     EXPECT_NE(refusal([&] { read_panel(folder / "p.json"); }).find(said), std::string::npos) << text;
   }
-}
-
-TEST(PlainNumber, ReadsWhatPeopleWrite) {
-  for (const auto& [text, number] : {std::pair<const char*, const char*>{" 18", "18"}, {"1,234.50", "1234.5"}, {"$1,000.00.", "1000"}, {"-7", "-7"}, {"0042", "42"}, {"-0", "0"}, {"18 dollars", "18"}, {"3.", "3"}, {"0.5", "0.5"}}) {
-    EXPECT_EQ(plain_number(text).value_or("none"), number) << text;
-  }
-  for (const char* text : {"", "  ", "about 3", "1/2", "10%", "3e5", "12:30", "-", ".5.5x"}) EXPECT_FALSE(plain_number(text)) << text;
-}
-
-TEST(IsRight, IsStrict) {
-  EXPECT_TRUE(is_right(Judge::first_digits, "The pass key of Anna Bell is 12345.", "12345", "", false));
-  EXPECT_FALSE(is_right(Judge::first_digits, "The pass key is 123456.", "12345", "", false));
-  EXPECT_FALSE(is_right(Judge::first_digits, "1 2345", "12345", "", false));
-  EXPECT_FALSE(is_right(Judge::first_digits, "no idea", "12345", "", false));
-  EXPECT_TRUE(is_right(Judge::marked_number, "6 * 7 = 42\n#### 42", "42", "####", false));
-  EXPECT_TRUE(is_right(Judge::marked_number, "#### 41\nno: #### 42.0", "42", "####", false));
-  EXPECT_FALSE(is_right(Judge::marked_number, "#### 42", "42", "####", true));
-  EXPECT_FALSE(is_right(Judge::marked_number, "It is 42", "42", "####", false));
-  EXPECT_FALSE(is_right(Judge::marked_number, "#### 420", "42", "####", false));
-  EXPECT_TRUE(is_right(Judge::marked_number, "14 + 23 = 37. The answer is 37.", "37", "The answer is", false));
 }
 
 }  // namespace

@@ -1,7 +1,5 @@
 #include "lab/qualify/plan.h"
 
-#include <cmath>
-
 #include "base/error.h"
 #include "base/json.h"
 #include "base/text_file.h"
@@ -18,6 +16,40 @@ std::string build_line(std::string_view version) {
   return "keel " + std::string(version.substr(0, patch));
 }
 
+nlohmann::json subject_json(const Subject& subject, std::string_view version) {
+  return {{"model", subject.model_name},
+          {"model_digest", subject.model_digest},
+          {"tokenizer_digest", subject.tokenizer_digest},
+          {"weights", subject.weights},
+          {"control", to_string(subject.control)},
+          {"candidate", to_string(subject.candidate)},
+          {"scales", subject.scales.description()},
+          {"scales_digest", hex(subject.scales.digest())},
+          {"device_class", device_class(subject.device)},
+          {"build_line", build_line(version)},
+          {"page_size", subject.page_size}};
+}
+
+std::string subject_difference(const nlohmann::json& recorded, const nlohmann::json& here) {
+  const auto text = [](const nlohmann::json& subject, const char* key) {
+    const nlohmann::json& value = subject.at(key);
+    const std::string words = value.is_string() ? value.get<std::string>() : value.dump();
+    return std::string_view(key).ends_with("digest") ? words.substr(0, 12) + "…" : words;
+  };
+  if (recorded.at("model_digest") != here.at("model_digest")) {
+    return fmt::format("it is about {} {}, and this is {} {}{}", text(recorded, "model"), text(recorded, "model_digest"), text(here, "model"), text(here, "model_digest"),
+                       recorded.at("model") == here.at("model") ? ": the same name with other weights" : "");
+  }
+  struct Part {
+    const char *key, *name;
+  };
+  for (const auto& [key, name] : {Part{"tokenizer_digest", "the tokenizer"}, Part{"weights", "weights held as"}, Part{"control", "the control"}, Part{"scales_digest", "the scales (--kv-scales)"},
+                                  Part{"device_class", "the device"}, Part{"build_line", "the build"}, Part{"page_size", "pages of tokens"}}) {
+    if (recorded.at(key) != here.at(key)) return fmt::format("it was made with {} {}, and here it is {}", name, text(recorded, key), text(here, key));
+  }
+  return {};
+}
+
 nlohmann::json make_plan(const Subject& subject, const Panel& panel, const PanelOptions& options, std::string_view version, std::int64_t vocabulary) {
   using nlohmann::json;
   json arms = json::array();
@@ -30,42 +62,29 @@ nlohmann::json make_plan(const Subject& subject, const Panel& panel, const Panel
                     {"batched_tokens", arm.batched_tokens}});
   }
   const BootstrapPlan bootstrap;
-  const bool sums = options.questions_file.empty();
-  const json gross_loss{{"bound", "one-sided Clopper-Pearson upper limit of items that the control has right and the candidate wrong"}, {"confidence", kConfidence}};
-  json retrieval{{"gate", "retrieval"},
-                 {"cases", panel.needles.size()},
-                 {"lengths", panel.needle_lengths},
-                 {"haystack", options.haystack_in_message ? "in the user's message" : "before the conversation"},
-                 {"answer_tokens", panel.needle_answer_tokens},
-                 {"right", "the answer's first run of digits is the pass key"},
-                 {"limit", kRetrievalLimit},
-                 {"floor", {{"control_right_at_least", kRetrievalFloor}}}};
-  retrieval.update(gross_loss);
-  json answers{{"gate", "questions"},
-               {"panel", panel.questions_name},
-               {"panel_sha256", panel.questions_sha256},
-               {"questions", panel.questions.size()},
-               {"answer_tokens", panel.answer_tokens},
-               {"right", "the number after the last '" + panel.mark + "' is the wanted one; errors and cut-off answers are wrong"},
-               {"limit", kAnswersLimit},
-               {"floor", {{"control_right_at_least", sums ? kSumsFloor : kQuestionsFloor}}}};
-  answers.update(gross_loss);
+  const NllRule nll = nll_rule(vocabulary);
+  const auto gate = [](const AnswerPanel& asked, const std::string& right) {
+    return json{{"gate", asked.gate},
+                {"panel", asked.name},
+                {"panel_sha256", asked.sha256},
+                {"items", asked.items.size()},
+                {"answer_tokens", asked.answer_tokens},
+                {"right", right},
+                {"engine_failures", "no answer: the run ends and the same command asks again"},
+                {"bound", "one-sided Clopper-Pearson upper limit of items that the control has right and the candidate wrong"},
+                {"confidence", kConfidence},
+                {"limit", asked.rule.limit},
+                {"floor", {{"control_right_at_least", asked.rule.floor}}}};
+  };
+  json retrieval = gate(panel.needles, "the answer's first run of digits is the pass key; no finite logit is wrong");
+  retrieval["lengths"] = panel.needle_lengths;
+  retrieval["haystack"] = options.haystack_in_message ? "in the user's message" : "before the conversation";
+  const json questions = gate(panel.questions, "the number after the last '" + panel.questions.mark + "' is the wanted one; cut-off answers and no finite logit are wrong");
   return {
       {"plan", "keel-qualification-plan"},
-      {"version", 1},
-      {"subject",
-       {{"model", subject.model_name},
-        {"model_digest", subject.model_digest},
-        {"tokenizer_digest", subject.tokenizer_digest},
-        {"weights", subject.weights},
-        {"control", to_string(subject.control)},
-        {"candidate", to_string(subject.candidate)},
-        {"scales", subject.scales.description()},
-        {"scales_digest", hex(subject.scales.digest())},
-        {"device_class", device_class(subject.device)},
-        {"build_line", build_line(version)},
-        {"page_size", subject.page_size}}},
-      {"panel", {{"text", panel.text_name}, {"text_sha256", panel.text_sha256}, {"sha256", panel.digest()}, {"seed", options.seed}}},
+      {"version", kPlanVersion},
+      {"subject", subject_json(subject, version)},
+      {"panel", {{"text", panel.text_name}, {"text_sha256", panel.text_sha256}, {"sha256", panel.digest()}, {"seed", options.seed}, {"longest_context_tokens", panel.longest_context()}}},
       {"arms", arms},
       {"order", "production, nll, retrieval, questions; a gate that fails ends the run, and those after it are not reached"},
       {"gates",
@@ -81,9 +100,9 @@ nlohmann::json make_plan(const Subject& subject, const Panel& panel, const Panel
                      {"seed", bootstrap.seed},
                      {"generator", "SplitMix64's finalizer; draw d takes documents floor(n * unit(seed, d * n + i)), i = 0 .. n-1"},
                      {"quantile", "the smallest drawn mean that at least confidence * draws means do not exceed"},
-                     {"limit", most_nll_rise()},
-                     {"floor", {{"control_nll_at_most", kNllFloorShare * std::log(static_cast<double>(vocabulary))}}}},
-                    retrieval, answers})}};
+                     {"limit", nll.limit},
+                     {"floor", {{"control_nll_at_most", nll.floor}}}},
+                    retrieval, questions})}};
 }
 
 std::string plan_hash(const nlohmann::json& plan) { return hex(sha256(plan.dump())); }

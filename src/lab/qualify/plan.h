@@ -4,8 +4,8 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
+#include <string_view>
 
 #include "kv/scales.h"
 #include "lab/qualify/panel.h"
@@ -13,14 +13,14 @@
 
 namespace keel {
 
-// What a verdict is about. A record speaks for a run only where all of this is equal.
+// What a verdict is about. A record speaks for a run only where all of this but the name is equal.
 struct Subject {
   std::string model_name;
   std::string model_digest, tokenizer_digest;
   std::string weights;  // "safetensors f16"
   KvFormat control, candidate;
   KvScales scales;      // of the candidate
-  Device device;
+  Device device = Device::cpu;
   std::int64_t page_size = 16;
 };
 
@@ -28,11 +28,8 @@ struct Subject {
 std::string device_class(Device device);
 std::string build_line(std::string_view version);
 
-// The rules, which no option changes.
-inline constexpr double kRetrievalLimit = 0.05, kAnswersLimit = 0.02;  // of gross loss, upper limits
-inline constexpr double kNllFloorShare = 0.75;                        // of ln vocabulary: the control's mean NLL may not be above
-inline constexpr double kRetrievalFloor = 0.5, kQuestionsFloor = 0.2, kSumsFloor = 0.5;  // least share that the control has right
-inline constexpr std::int64_t kDocumentsAtOnce = 8;
+inline constexpr int kPlanVersion = 2;
+inline constexpr std::int64_t kDocumentsAtOnce = 8;  // of NLL
 
 // How the three arms run. The rerun is the control again, its work cut another way, as another batch on a busy server would be.
 struct ArmPlan {
@@ -43,9 +40,15 @@ struct ArmPlan {
 };
 inline constexpr ArmPlan kArms[] = {{"control", false, 512, 0, 10, 2048}, {"rerun", false, 192, 3, 7, 1024}, {"candidate", true, 512, 0, 10, 2048}};
 
+nlohmann::json subject_json(const Subject& subject, std::string_view version);
+// Why what a record says of `recorded` says nothing of `here`: the first thing that differs, in words, but for the candidate's
+// format; empty where nothing does. `recorded` has every key of `here`, of its type.
+std::string subject_difference(const nlohmann::json& recorded, const nlohmann::json& here);
+
 nlohmann::json make_plan(const Subject& subject, const Panel& panel, const PanelOptions& options, std::string_view version, std::int64_t vocabulary);
 std::string plan_hash(const nlohmann::json& plan);
 
+inline constexpr std::string_view kPlanEnding = ".plan.json";
 // `file` holds {"plan": …, "sha256": …}.
 void freeze_plan(const std::filesystem::path& file, const nlohmann::json& plan);
 // Throws Error where the contents are not what was frozen.

@@ -59,9 +59,9 @@ class QualifyTest : public testing::Test {
     }
     return {};
   }
-  QualifiedFormat automatic(const std::string& version = "0.1.7") const {
-    const KvGeometry geometry{8, 2, 64};
-    return qualified_format(folder, {.model = options.model, .load = options.load, .model_dtype = DType::f16, .geometry = geometry, .device = options.device, .version = version});
+  QualifiedFormat automatic(const std::string& version = "0.1.7", std::int64_t longest_context = 0) const {
+    const LoadedModel model = load_model(options.model, options.load);
+    return qualified_format(folder, {.path = options.model, .load = options.load, .model = model, .kv_scales = {}, .device = options.device, .version = version, .longest_context = longest_context});
   }
 
   fs::path folder;

@@ -1,13 +1,13 @@
 #include "lab/qualify/record.h"
 
-#include <algorithm>
-
 #include "base/error.h"
 #include "base/json.h"
 #include "base/text_file.h"
 #include "lab/qualify/plan.h"
 
 namespace keel {
+
+namespace fs = std::filesystem;
 
 nlohmann::ordered_json make_record(const RecordParts& parts) {
   nlohmann::ordered_json gates = nlohmann::ordered_json::array();
@@ -21,7 +21,7 @@ nlohmann::ordered_json make_record(const RecordParts& parts) {
     break;
   }
   return {{"record", "keel-qualification"},
-          {"version", 1},
+          {"version", kRecordVersion},
           {"plan_sha256", plan_hash(parts.plan)},
           {"verdict", name(overall(parts.gates))},
           {"why", why},
@@ -33,24 +33,78 @@ nlohmann::ordered_json make_record(const RecordParts& parts) {
           {"times", parts.times}};
 }
 
-nlohmann::json read_record(const std::filesystem::path& file) {
+namespace {
+
+// A record's parts by place ("/plan/subject"), each of the type that is wanted there.
+class Parts {
+ public:
+  Parts(const fs::path& file, const nlohmann::json& record) : file_(file.string()), record_(record) {}
+
+  const nlohmann::json& at(const std::string& place) const {
+    const nlohmann::json::json_pointer pointer(place);
+    if (!record_.contains(pointer)) fail("{}: no qualification record: {} is missing", file_, place);
+    return record_.at(pointer);
+  }
+  std::string text(const std::string& place) const {
+    const nlohmann::json& part = at(place);
+    if (!part.is_string()) refuse(place, "text", part);
+    return part;
+  }
+  std::int64_t whole(const std::string& place) const {
+    const nlohmann::json& part = at(place);
+    if (!part.is_number_unsigned()) refuse(place, "a whole number", part);
+    return part;
+  }
+  Verdict verdict(const std::string& place) const {
+    const std::string word = text(place);
+    for (const Verdict one : {Verdict::pass, Verdict::fail, Verdict::not_reached}) {
+      if (word == name(one)) return one;
+    }
+    refuse(place, "pass, fail or not reached", at(place));
+  }
+  [[noreturn]] void refuse(const std::string& place, const char* wanted, const nlohmann::json& found) const {
+    fail("{}: no qualification record: {}: wanted {}, found {}", file_, place, wanted, shortened(found.dump(), 60));
+  }
+
+ private:
+  std::string file_;
+  const nlohmann::json& record_;
+};
+
+}  // namespace
+
+Record read_record(const fs::path& file) {
   const std::string text = read_text_file(file);
   if (const auto problem = json_problem(text)) fail("{}: {}", file.string(), *problem);
-  nlohmann::json record = nlohmann::json::parse(text);
-  const auto has = [&](const char* key) { return record.is_object() && record.contains(key); };
-  if (!has("record") || record["record"] != "keel-qualification" || !has("plan") || !has("plan_sha256") || !has("verdict")) {
-    fail("{}: no qualification record", file.string());
-  }
-  if (!has("version") || record["version"] != 1) fail("{}: a record of version {}, wanted 1", file.string(), has("version") ? record["version"].dump() : "unknown");
-  const std::string found = plan_hash(record["plan"]);
-  if (record["plan_sha256"] != found) fail("{}: its plan hashes to {}, and its head says {}: edited", file.string(), found, record["plan_sha256"].dump());
-  return record;
-}
+  const nlohmann::json json = nlohmann::json::parse(text);
+  const Parts parts(file, json);
+  if (parts.text("/record") != "keel-qualification") fail("{}: no qualification record", file.string());
+  if (parts.whole("/version") != kRecordVersion) fail("{}: a record of version {}, and this keel reads {}: qualify anew", file.string(), parts.whole("/version"), kRecordVersion);
 
-bool every_gate_passed(const nlohmann::json& record) {
-  const nlohmann::json gates = record.value("gates", nlohmann::json());
-  return gates.is_array() && gates.size() == 4 &&
-         std::ranges::all_of(gates, [](const nlohmann::json& gate) { return gate.is_object() && gate.value("verdict", nlohmann::json()) == "pass"; });
+  Record record{.plan_sha256 = parts.text("/plan_sha256"),
+                .why = parts.text("/why"),
+                .verdict = parts.verdict("/verdict"),
+                .gates = {},
+                .plan = parts.at("/plan"),
+                .subject = parts.at("/plan/subject"),
+                .longest_context_tokens = parts.whole("/plan/panel/longest_context_tokens"),
+                .broken_on_purpose = parts.at("/plan").contains("broken_on_purpose")};
+  const std::string found = plan_hash(record.plan);
+  if (record.plan_sha256 != found) fail("{}: its plan hashes to {}, and its head says {}: edited", file.string(), found, record.plan_sha256);
+  const nlohmann::json wanted = subject_json({}, "");
+  for (const auto& [key, value] : wanted.items()) {
+    const std::string place = "/plan/subject/" + key;
+    if (value.is_string() != parts.at(place).is_string()) parts.refuse(place, value.type_name(), parts.at(place));
+  }
+  parts.whole("/plan/subject/page_size");
+  if (const auto& gates = parts.at("/gates"); gates.size() != std::size(kGates)) parts.refuse("/gates", "four", gates);
+  for (std::size_t i = 0; i < std::size(kGates); ++i) {
+    const std::string gate = fmt::format("/gates/{}", i);
+    if (parts.text(gate + "/gate") != kGates[i]) parts.refuse(gate + "/gate", kGates[i], parts.at(gate + "/gate"));
+    record.gates.push_back({.gate = kGates[i], .verdict = parts.verdict(gate + "/verdict"), .why = parts.text(gate + "/why")});
+  }
+  if (record.verdict != overall(record.gates)) fail("{}: its verdict is not what its gates say: edited", file.string());
+  return record;
 }
 
 }  // namespace keel

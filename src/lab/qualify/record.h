@@ -1,9 +1,9 @@
 // The record of a qualification (docs/formats/qualification-record.md), and its one-page report.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,9 +23,20 @@ struct RecordParts {
 };
 nlohmann::ordered_json make_record(const RecordParts& parts);
 
-// Throws Error naming the file where it is no record or its plan is not the one its hash names.
-nlohmann::json read_record(const std::filesystem::path& file);
-bool every_gate_passed(const nlohmann::json& record);
+inline constexpr int kRecordVersion = 2;
+
+// What is asked of a record that has been written, checked when it is read.
+struct Record {
+  std::string plan_sha256, why;
+  Verdict verdict;
+  std::vector<GateResult> gates;  // names, verdicts and sentences
+  nlohmann::json plan, subject;   // subject: every key of subject_json, of its type
+  std::int64_t longest_context_tokens;
+  bool broken_on_purpose;
+};
+// Throws Error naming the file and what is wrong: no record, of another version, a key missing or of another type, a plan that is not
+// the one its hash names, a verdict that does not follow from its gates.
+Record read_record(const std::filesystem::path& file);
 
 std::string record_report(const nlohmann::ordered_json& record);  // HTML
 

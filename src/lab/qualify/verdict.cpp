@@ -59,6 +59,8 @@ GateResult judge_production(std::span<const nlohmann::json> items, std::int64_t 
   return result;
 }
 
+NllRule nll_rule(std::int64_t vocabulary) { return {.limit = most_nll_rise(), .floor = 0.75 * std::log(static_cast<double>(vocabulary))}; }
+
 GateResult judge_nll(std::span<const nlohmann::json> documents, const NllRule& rule) {
   GateResult result{.gate = "nll"};
   const auto n = static_cast<double>(documents.size());
@@ -71,9 +73,10 @@ GateResult judge_nll(std::span<const nlohmann::json> documents, const NllRule& r
     Figures item{{"document", i}};
     for (const char* key : {"control", "rerun", "candidate", "kl_rerun", "kl_candidate", "same_top_rerun", "same_top_candidate", "targets"}) {
       item[key] = document.at(key);
-      if (!document.at(key).is_null()) continue;
+      if (!document.at(key).is_null() || !result.why.empty()) continue;
       result.verdict = Verdict::fail;
-      result.why = fmt::format("document {}: '{}' is no finite number", i, key);
+      const bool is_control = key == std::string_view("control") || key == std::string_view("rerun");
+      result.why = fmt::format("document {}: '{}' is no finite number{}", i, key, is_control ? ", of 16-bit keys and values: that says nothing about the candidate" : "");
     }
     result.items.push_back(std::move(item));
     if (result.verdict == Verdict::fail) continue;
@@ -127,11 +130,14 @@ GateResult judge_answers(const std::string& gate, std::span<const std::string> l
     again.add(native, rerun[i].at("right"));
     result.items.push_back({{"item", labels[i]}, {"control", control[i]}, {"rerun", rerun[i]}, {"candidate", candidate[i]}});
   }
+  // Of answers that a model had no finite logit for, which are wrong.
+  const auto errors = [](std::span<const nlohmann::json> outcomes) { return std::ranges::count_if(outcomes, [](const nlohmann::json& outcome) { return outcome.contains("error"); }); };
   const double upper = gross_loss_upper(outcomes.losses, outcomes.items);
   const std::optional<std::int64_t> most = most_losses_within(rule.limit, outcomes.items);
   const double own_rate = static_cast<double>(again.losses) / static_cast<double>(again.items), native = static_cast<double>(outcomes.control_right) / static_cast<double>(outcomes.items);
   result.figures = {{"candidate", as_json(outcomes, rule.limit)},
                     {"rerun", as_json(again, rule.limit)},
+                    {"errors", {{"control", errors(control)}, {"rerun", errors(rerun)}, {"candidate", errors(candidate)}}},
                     {"limit", rule.limit},
                     {"floor", {{"control_right_at_least", rule.floor}, {"found", native}, {"met", native >= rule.floor}}},
                     {"power",
@@ -145,9 +151,10 @@ GateResult judge_answers(const std::string& gate, std::span<const std::string> l
   }
   const bool passed = upper <= rule.limit;
   result.verdict = passed ? Verdict::pass : Verdict::fail;
-  result.why = fmt::format("{} losses of {} (control {} right, candidate {}, {} gains): upper limit {:.3f} %, {} the limit of {:.0f} %{}", outcomes.losses, outcomes.items,
+  result.why = fmt::format("{} losses of {} (control {} right, candidate {}, {} gains): upper limit {:.3f} %, {} the limit of {:.0f} %{}{}", outcomes.losses, outcomes.items,
                            outcomes.control_right, outcomes.candidate_right, outcomes.gains, upper * 100, passed ? "within" : "past", rule.limit * 100,
-                           most ? "" : "; so few items cannot pass whatever they show");
+                           most ? "" : "; so few items cannot pass whatever they show",
+                           errors(candidate) > 0 ? fmt::format("; {} of the candidate's answers had no finite logit", errors(candidate)) : "");
   return result;
 }
 

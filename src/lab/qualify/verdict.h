@@ -1,12 +1,15 @@
-// How each gate is judged, from what the journal holds and nothing else.
+// How each gate is judged, from what the journal holds and nothing else. No option changes a rule.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <vector>
 
 namespace keel {
+
+inline constexpr const char* kGates[] = {"production", "nll", "retrieval", "questions"};  // in their order
 
 enum class Verdict { pass, fail, not_reached };
 std::string_view name(Verdict verdict);  // "pass", "fail", "not reached"
@@ -24,18 +27,20 @@ GateResult judge_production(std::span<const nlohmann::json> items, std::int64_t 
 // Items: {"control", "rerun", "candidate": mean NLL of the document's targets or null, "kl_rerun", "kl_candidate", "same_top_rerun",
 // "same_top_candidate", "targets"}.
 struct NllRule {
-  double limit, floor;  // of the rise's upper limit; of the control's own mean NLL
+  double limit, floor;  // the rise's upper limit and the control's own mean NLL may be at most these
 };
+NllRule nll_rule(std::int64_t vocabulary);
 GateResult judge_nll(std::span<const nlohmann::json> documents, const NllRule& rule);
 
-// Items: {"right": bool, "finish", "answer"}, one an item and arm.
+// Items: answer.h's outcomes, one an item and arm.
 struct AnswerRule {
-  double limit, floor;  // of the gross loss's upper limit; of the share that the control has right
+  double limit = 0, floor = 1;  // the gross loss's upper limit may be at most, the share that the control has right at least these
 };
+inline constexpr AnswerRule kRetrievalRule{0.05, 0.5}, kQuestionsRule{0.02, 0.2}, kSumsRule{0.02, 0.5};
 GateResult judge_answers(const std::string& gate, std::span<const std::string> labels, std::span<const nlohmann::json> control,
                          std::span<const nlohmann::json> rerun, std::span<const nlohmann::json> candidate, const AnswerRule& rule);
 
-// The first gate that failed decides; a pass needs every gate.
+// A pass needs every gate; else the first that did not pass decides.
 Verdict overall(std::span<const GateResult> gates);
 
 }  // namespace keel
