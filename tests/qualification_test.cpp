@@ -88,8 +88,8 @@ TEST_F(QualifyTest, AProcessThatIsKilledAgainAndAgainLeavesTheSameRecord) {
 }
 
 TEST(ProductionGate, PassesAndNoticesEveryFaultInEveryFormat) {
-  const char* name = std::getenv("KEEL_TEST_DEVICE");
-  const Device device = choose_device(name == nullptr ? "cpu" : name);
+  const char* wanted = std::getenv("KEEL_TEST_DEVICE");
+  const Device device = choose_device(wanted == nullptr ? "cpu" : wanted);
   const LoadedModel model = load_model(find_model(std::string(KEEL_SOURCE_DIR) + "/models/tiny"), {});
   WorkerPool workers(2);
   std::vector<std::int32_t> tokens;
@@ -99,10 +99,10 @@ TEST(ProductionGate, PassesAndNoticesEveryFaultInEveryFormat) {
     const DecodeArm arm{.format = format, .scales = KvScales::unit({model.config.layers, model.config.kv_heads, model.config.head_dim})};
     ProductionGate gate(device, model, arm, parse_kv_format("k16v16", model.config.dtype), tokens, workers);
     std::int64_t faults = 0;
-    for (const std::string& item : gate.items()) {
-      const ProductionItem found = gate.run(item);
-      EXPECT_TRUE(found.passed || !found.applies) << dtype << ", " << item << ": " << found.detail.dump();
-      faults += item.starts_with("fault: ") && found.applies;
+    for (const auto& [name, run] : gate.checks()) {
+      const ProductionFinding found = run();
+      EXPECT_TRUE(found.passed || !found.applies) << dtype << ", " << name << ": " << found.detail.dump();
+      faults += name.starts_with("fault: ") && found.applies;
     }
     EXPECT_GE(faults, kLeastFaults) << dtype;
   }

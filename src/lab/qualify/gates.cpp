@@ -152,12 +152,13 @@ GateResult run_production(const Trial& trial, WorkerPool& workers, Journal& jour
   GateClock clock(journal, "production");
   const DecodeArm candidate = trial.decode_arm(kArms[2]);
   ProductionGate gate(trial.subject.device, trial.model, candidate, trial.subject.control, trial.panel.text, workers, trial.broken);
-  const auto count = static_cast<std::int64_t>(gate.items().size());
+  const auto count = static_cast<std::int64_t>(gate.checks().size());
   ProgressBar progress("production", count);
   for (std::int64_t i = 0; i < count; ++i) {
     if (!has_all(journal, "production", "", i, i + 1)) {
-      const ProductionItem item = gate.run(gate.items()[static_cast<std::size_t>(i)]);
-      journal.add({.gate = "production", .arm = "", .item = i, .found = {{"name", item.name}, {"applies", item.applies}, {"passed", item.passed}, {"detail", item.detail}}});
+      const ProductionCheck& check = gate.checks()[static_cast<std::size_t>(i)];
+      const ProductionFinding found = check.run();
+      journal.add({.gate = "production", .arm = "", .item = i, .found = {{"name", check.name}, {"applies", found.applies}, {"passed", found.passed}, {"detail", found.detail}}});
     }
     progress.advance(1);
   }

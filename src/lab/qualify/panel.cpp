@@ -66,11 +66,9 @@ struct Needle {
   std::string line, key;
 };
 
-// Three pass keys in prose, one of them asked for, which lies at `depth` of the text. The prompt has at most `length` tokens of a
-// context of `context`.
-PanelItem needle_case(const Tokenizer& tokenizer, const Asker& asker, const std::vector<TokenId>& text, std::int64_t context, std::int64_t length, double depth,
-                      bool in_message, std::uint64_t seed) {
-  Draws draws(seed);
+// Three pass keys in prose, one of them asked for, which lies at `depth` of the text. Prompt and answer have at most `context` tokens.
+PanelItem needle_case(const PanelOptions& options, std::int64_t index, std::int64_t context, double depth, const Tokenizer& tokenizer, const Asker& asker, const std::vector<TokenId>& text) {
+  Draws draws(random_u64(options.seed, static_cast<std::uint64_t>(index)));
   std::set<std::string> names;
   while (names.size() < 3) names.insert(fmt::format("{} {}", kFirstNames[draws.below(30)], kLastNames[draws.below(30)]));
   std::vector<Needle> needles;
@@ -96,16 +94,16 @@ PanelItem needle_case(const Tokenizer& tokenizer, const Asker& asker, const std:
       from = to;
     }
     haystack += tokenizer.decode(prose.subspan(from));
-    return in_message ? asker.ask("", haystack + "\n\n" + question) : asker.ask(haystack, question);
+    return options.haystack_in_message ? asker.ask("", haystack + "\n\n" + question) : asker.ask(haystack, question);
   };
-  const auto overhead = static_cast<std::int64_t>(prompt_of(0).size());
-  std::int64_t body = length - overhead;
-  if (body < 16) refuse_option("needles in {} tokens: the question alone takes {}", length, overhead);
-  if (body > static_cast<std::int64_t>(text.size())) refuse_option("needles in {} tokens: the text has {}", length, text.size());
+  const auto question_tokens = static_cast<std::int64_t>(prompt_of(0).size()), length = context - options.needle_answer_tokens;
+  std::int64_t body = length - question_tokens;
+  if (body < 16) refuse_option("needles in {} tokens: the question takes {} and the answer {}, which leaves no text", context, question_tokens, options.needle_answer_tokens);
+  if (body > static_cast<std::int64_t>(text.size())) refuse_option("needles in {} tokens: the text has {}", context, text.size());
   std::vector<TokenId> prompt = prompt_of(body);
   while (static_cast<std::int64_t>(prompt.size()) > length) {  // a cut through a word is read as more tokens
     body -= static_cast<std::int64_t>(prompt.size()) - length;
-    if (body < 1) refuse_option("needles in {} tokens: no text fits beside the question", length);
+    if (body < 1) refuse_option("needles in {} tokens: no text fits beside the question", context);
     prompt = prompt_of(body);
   }
   return {.label = fmt::format("{} tokens, depth {:.2f}", context, depth), .prompt = std::move(prompt), .wanted = needles[asked].key};
@@ -195,8 +193,7 @@ std::vector<PanelItem> needles_of(const PanelOptions& options, const std::vector
     const std::int64_t context = contexts[static_cast<std::size_t>(i % lengths)];
     const std::int64_t cases = (options.needle_cases - i % lengths + lengths - 1) / lengths;  // of this length
     const double depth = (static_cast<double>(i / lengths) + 0.5) / static_cast<double>(cases);
-    items.push_back(needle_case(tokenizer, asker, text, context, context - options.needle_answer_tokens, depth, options.haystack_in_message,
-                                random_u64(options.seed, static_cast<std::uint64_t>(i))));
+    items.push_back(needle_case(options, i, context, depth, tokenizer, asker, text));
   }
   return items;
 }

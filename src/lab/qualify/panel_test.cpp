@@ -132,6 +132,9 @@ TEST_F(PanelTest, WhatDoesNotFitIsRefusedByName) {
   EXPECT_NE(refusal([&] { make_panel(options, *tokenizer, &chat, 4096, 300); }).find("and the model has 300"), std::string::npos);
   EXPECT_NE(refusal([&] { make(options, 90); }).find("do not fit the model's context of 90"), std::string::npos);
   EXPECT_NE(refusal([&] { make(options, 300); }).find("needles in 512 tokens do not fit"), std::string::npos);
+  options.needle_answer_tokens = 400;
+  EXPECT_NE(refusal([&] { make(options); }).find("needles in 256 tokens: the question takes"), std::string::npos);
+  options = small;
   options.text_file = file("short.txt", "Too short.");
   EXPECT_NE(refusal([&] { make(options); }).find("short.txt"), std::string::npos);
 }

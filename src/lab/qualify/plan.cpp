@@ -44,7 +44,7 @@ std::string subject_difference(const nlohmann::json& recorded, const nlohmann::j
     const char *key, *name;
   };
   for (const auto& [key, name] : {Part{"tokenizer_digest", "the tokenizer"}, Part{"weights", "weights held as"}, Part{"control", "the control"}, Part{"scales_digest", "the scales (--kv-scales)"},
-                                  Part{"device_class", "the device"}, Part{"build_line", "the build"}, Part{"page_size", "pages of tokens"}}) {
+                                  Part{"device_class", "the device"}, Part{"build_line", "the build"}, Part{"page_size", "the page size"}}) {
     if (recorded.at(key) != here.at(key)) return fmt::format("it was made with {} {}, and here it is {}", name, text(recorded, key), text(here, key));
   }
   return {};

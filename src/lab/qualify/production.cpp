@@ -101,11 +101,27 @@ ProductionGate::ProductionGate(Device device, const LoadedModel& model, const De
     decode_is_plain_ = !cell.decode.empty();
     native_prefill_ = cell.native_prefill.empty();
   }
-  items_ = {"effective types and bytes", "storage without aliases", "writer, every 16-bit input", "attention calls against raw pages", "routes as planned"};
-  if (device == Device::cuda) items_.push_back("graph inputs change between replays");
-  for (const FaultPlan& fault : fault_plans()) items_.push_back("fault: " + fault.name);
-  for (const char* name : {"fault: requested format is not effective", "fault: keys and values share storage", "fault: no saturation"}) items_.push_back(name);
-  if (device == Device::cuda) items_.push_back("fault: stale graph inputs");
+  const bool cuda = device == Device::cuda;
+  const auto add = [&](std::string name, std::function<ProductionFinding()> run) { checks_.push_back({std::move(name), std::move(run)}); };
+  // A fault that one of the checks must notice.
+  const auto add_fault = [&](const char* name, std::function<ProductionFinding()> run) {
+    add(std::string("fault: ") + name, [run = std::move(run)] {
+      ProductionFinding finding = run();
+      finding.passed = finding.applies && !finding.passed;
+      return finding;
+    });
+  };
+  add("effective types and bytes", [this] { return effective(); });
+  add("storage without aliases", [this] { return storage(false); });
+  add("writer, every 16-bit input", [this] { return writer(true); });
+  add("attention calls against raw pages", [this] { return attention(); });
+  add("routes as planned", [this] { return routes(); });
+  if (cuda) add("graph inputs change between replays", [this] { return graphs(false); });
+  for (const FaultPlan& plan : fault_plans()) add("fault: " + plan.name, [this, &plan] { return fault(plan); });
+  add_fault("requested format is not effective", [this] { return other_format(); });
+  add_fault("keys and values share storage", [this] { return storage(true); });
+  add_fault("no saturation", [this] { return writer(false); });
+  if (cuda) add_fault("stale graph inputs", [this] { return graphs(true); });
 }
 
 ProductionGate::~ProductionGate() = default;
@@ -122,40 +138,8 @@ ProductionGate::Scene& ProductionGate::scene(bool graphs, bool watched) {
   return *one;
 }
 
-ProductionItem ProductionGate::run(const std::string& item) {
-  const auto named = [&](ProductionItem result) {
-    result.name = item;
-    return result;
-  };
-  // A fault that a check must notice: detected where the check fails.
-  const auto detected = [&](ProductionItem result) {
-    result.passed = result.applies && !result.passed;
-    return named(std::move(result));
-  };
-  if (item == "effective types and bytes") return named(effective());
-  if (item == "storage without aliases") return named(storage(false));
-  if (item == "writer, every 16-bit input") return named(writer(true));
-  if (item == "attention calls against raw pages") return named(attention());
-  if (item == "routes as planned") return named(routes());
-  if (item == "graph inputs change between replays") return named(graphs(false));
-  if (item == "fault: requested format is not effective") {
-    if (control_ == candidate_.format) return named({.applies = false, .detail = {{"why", "control and candidate are one format"}}});
-    DecodeArm arm = candidate_;
-    arm.format = control_;
-    arm.graphs = false;
-    Scene other(*this, arm);
-    const KvLayout& layout = other.decode.pool().layout();
-    const bool noticed = layout.format() != candidate_.format && layout.bytes_per_token() != formula_bytes(candidate_.format, layout.geometry());
-    return named({.passed = noticed, .detail = {{"effective", to_string(layout.format())}, {"bytes_per_token", layout.bytes_per_token()}}});
-  }
-  if (item == "fault: keys and values share storage") return detected(storage(true));
-  if (item == "fault: no saturation") return detected(writer(false));
-  if (item == "fault: stale graph inputs") return detected(graphs(true));
-  return named(fault(find_fault(item.substr(std::string("fault: ").size()))));
-}
-
 // What the cache really is, from the pool that the executor was bound to.
-ProductionItem ProductionGate::effective() {
+ProductionFinding ProductionGate::effective() {
   Scene& scene = this->scene(false, false);
   KvPool& pool = scene.decode.pool();
   const KvLayout& layout = pool.layout();
@@ -173,8 +157,20 @@ ProductionItem ProductionGate::effective() {
                      {"executor", scene.decode.executor().description()}}};
 }
 
+// A pool of the control's format where the candidate's was asked for: whether its type and bytes could be taken for the candidate's.
+ProductionFinding ProductionGate::other_format() {
+  if (control_ == candidate_.format) return {.applies = false, .detail = {{"why", "control and candidate are one format"}}};
+  DecodeArm arm = candidate_;
+  arm.format = control_;
+  arm.graphs = false;
+  Scene other(*this, arm);
+  const KvLayout& layout = other.decode.pool().layout();
+  return {.passed = layout.format() == candidate_.format || layout.bytes_per_token() == formula_bytes(candidate_.format, layout.geometry()),
+          .detail = {{"effective", to_string(layout.format())}, {"bytes_per_token", layout.bytes_per_token()}}};
+}
+
 // Address ranges of all layers' keys and values do not meet, and a stamp written to each page is still there when all have been.
-ProductionItem ProductionGate::storage(bool aliased) {
+ProductionFinding ProductionGate::storage(bool aliased) {
   Scene& scene = this->scene(false, false);
   KvPool& pool = scene.decode.pool();
   const KvLayout& layout = pool.layout();
@@ -216,60 +212,68 @@ ProductionItem ProductionGate::storage(bool aliased) {
           .detail = {{"ranges", ranges.size()}, {"ranges_that_meet", meeting}, {"bytes_aliases_once", bytes}, {"physical_bytes", pool.physical_bytes()}, {"stamped_bytes_lost", lost}}};
 }
 
+namespace {
+
+// `count` numbers whose codes count up from `first`, or down from the last code there is.
+std::vector<float> numbers_of(DType type, std::int64_t first, std::int64_t count, bool down) {
+  std::vector<float> numbers;
+  for (std::int64_t i = first; i < first + count; ++i) {
+    const auto code = static_cast<std::uint32_t>(i & 0xffff);
+    numbers.push_back(static_cast<float>(decode_stored(type, down ? 0xffff - code : code)));
+  }
+  return numbers;
+}
+
+// What a conversion that does not saturate would have left.
+void unsaturate(DType type, std::vector<std::uint32_t>& codes, std::span<const float> x, const float* scales, std::int64_t head_dim) {
+  if (type != DType::e4m3) return;
+  for (std::size_t i = 0; i < codes.size(); ++i) {
+    if (std::abs(x[i] / scales[i / static_cast<std::size_t>(head_dim)]) > 464) codes[i] |= 0x7f;
+  }
+}
+
+}  // namespace
+
 // Every 16-bit number there is, as a key and (in reverse order) as a value, through the writer that steps use, in every layer.
-ProductionItem ProductionGate::writer(bool saturates) {
+ProductionFinding ProductionGate::writer(bool saturates) {
   Scene& scene = this->scene(false, false);
   KvPool& pool = scene.decode.pool();
   const KvLayout& layout = pool.layout();
   const KvGeometry& geometry = layout.geometry();
   const KvFormat format = layout.format();
   if (!saturates && format.key != DType::e4m3 && format.value != DType::e4m3) return {.applies = false, .detail = {{"why", "no side saturates"}}};
-  const std::int64_t width = geometry.kv_heads * geometry.head_dim, at_once = std::min<std::int64_t>(pool.slots(), 256);
-  const bool cuda = device_ == Device::cuda;
+  const std::int64_t width = geometry.kv_heads * geometry.head_dim, tokens = (65536 + width - 1) / width, at_once = std::min<std::int64_t>(pool.slots(), 256);
   std::vector<DType> inputs{DType::f16, DType::bf16};
-  if (cuda) inputs = {model_.config.dtype == DType::bf16 ? DType::bf16 : DType::f16};  // all that its writer is given
+  if (device_ == Device::cuda) inputs = {model_.config.dtype == DType::bf16 ? DType::bf16 : DType::f16};  // all that its writer is given
   const std::int64_t layers = saturates ? geometry.layers : 1;
   std::int64_t compared = 0, wrong = 0;
   std::string first;
   std::vector<std::byte> keys(static_cast<std::size_t>(layout.key_page_bytes())), values(static_cast<std::size_t>(layout.value_page_bytes()));
+  const auto write = [&](DType input, std::int64_t layer, std::int64_t begin, std::int64_t count) {
+    const KvLayerView view = pool.layer(layer);
+    const std::vector<float> k = numbers_of(input, begin * width, count * width, false), v = numbers_of(input, begin * width, count * width, true);
+    std::vector<std::int64_t> slots;
+    for (std::int64_t i = 0; i < count; ++i) slots.push_back(pool.slots() - 1 - i);
+    scene.decode.executor().store(layer, k, v, slots);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t page = slots[static_cast<std::size_t>(i)] / geometry.page_size, slot = slots[static_cast<std::size_t>(i)] % geometry.page_size;
+      if (i == 0 || slot == geometry.page_size - 1) pool.read_page(layer, static_cast<PageId>(page), keys, values);
+      const auto row = [&](const std::vector<float>& all) { return std::span(all).subspan(static_cast<std::size_t>(i * width), static_cast<std::size_t>(width)); };
+      const StoredToken owed = encode_token(layout, row(k), row(v), view.key_scales, view.value_scales);
+      StoredToken found = read_token(layout, keys, values, slot);
+      if (!saturates) {
+        unsaturate(format.key, found.keys, row(k), view.key_scales, geometry.head_dim);
+        unsaturate(format.value, found.values, row(v), view.value_scales, geometry.head_dim);
+      }
+      const std::string what = difference(layout, found, owed, row(v));
+      wrong += !what.empty();
+      if (!what.empty() && first.empty()) first = fmt::format("{} inputs, layer {}: {}", name(input), layer, what);
+    }
+    compared += 2 * width * count;
+  };
   for (const DType input : inputs) {
     for (std::int64_t layer = 0; layer < layers; ++layer) {
-      const KvLayerView view = pool.layer(layer);
-      const std::int64_t tokens = (65536 + width - 1) / width;
-      for (std::int64_t begin = 0; begin < tokens; begin += at_once) {
-        const std::int64_t count = std::min(at_once, tokens - begin);
-        std::vector<float> k, v;
-        std::vector<std::int64_t> slots;
-        for (std::int64_t i = begin * width; i < (begin + count) * width; ++i) {
-          k.push_back(static_cast<float>(decode_stored(input, static_cast<std::uint32_t>(i & 0xffff))));
-          v.push_back(static_cast<float>(decode_stored(input, static_cast<std::uint32_t>(0xffff - (i & 0xffff)))));
-        }
-        for (std::int64_t i = 0; i < count; ++i) slots.push_back(pool.slots() - 1 - i);
-        scene.decode.executor().store(layer, k, v, slots);
-        for (std::int64_t i = 0; i < count; ++i) {
-          const std::int64_t page = slots[static_cast<std::size_t>(i)] / geometry.page_size, slot = slots[static_cast<std::size_t>(i)] % geometry.page_size;
-          if (i == 0 || slot == geometry.page_size - 1) pool.read_page(layer, static_cast<PageId>(page), keys, values);
-          const auto row = [&](const std::vector<float>& all) { return std::span(all).subspan(static_cast<std::size_t>(i * width), static_cast<std::size_t>(width)); };
-          const StoredToken owed = encode_token(layout, row(k), row(v), view.key_scales, view.value_scales);
-          if (!saturates) {  // what a conversion that does not saturate leaves
-            StoredToken spoilt = read_token(layout, keys, values, slot);
-            const auto spoil = [&](DType type, std::vector<std::uint32_t>& codes, std::span<const float> x, const float* scales) {
-              if (type != DType::e4m3) return;
-              for (std::size_t j = 0; j < codes.size(); ++j) {
-                if (std::abs(x[j] / scales[j / static_cast<std::size_t>(geometry.head_dim)]) > 464) codes[j] |= 0x7f;
-              }
-            };
-            spoil(format.key, spoilt.keys, row(k), view.key_scales);
-            spoil(format.value, spoilt.values, row(v), view.value_scales);
-            write_token(layout, keys, values, slot, spoilt);
-          }
-          const std::string what = difference(layout, read_token(layout, keys, values, slot), owed, row(v));
-          compared += 2 * width;
-          if (what.empty()) continue;
-          ++wrong;
-          if (first.empty()) first = fmt::format("{} inputs, layer {}: {}", name(input), layer, what);
-        }
-      }
+      for (std::int64_t begin = 0; begin < tokens; begin += at_once) write(input, layer, begin, std::min(at_once, tokens - begin));
     }
   }
   Json types = Json::array();
@@ -279,7 +283,7 @@ ProductionItem ProductionGate::writer(bool saturates) {
   return {.passed = wrong == 0, .detail = detail};
 }
 
-ProductionItem ProductionGate::attention() {
+ProductionFinding ProductionGate::attention() {
   Scene& scene = this->scene(false, true);
   const auto steps = Scene::steps();
   std::optional<FaultScene> target;
@@ -310,7 +314,7 @@ ProductionItem ProductionGate::attention() {
   return {.passed = found.clean() && found.calls == calls, .detail = detail};
 }
 
-ProductionItem ProductionGate::routes() {
+ProductionFinding ProductionGate::routes() {
   const bool cuda = device_ == Device::cuda;
   Scene& scene = this->scene(cuda, !cuda);
   const RouteCounts before = scene.decode.executor().routes();
@@ -337,7 +341,7 @@ ProductionItem ProductionGate::routes() {
 }
 
 // The same steps with and without graphs. A replay that reads what an earlier one was given answers that one's question.
-ProductionItem ProductionGate::graphs(bool stale) {
+ProductionFinding ProductionGate::graphs(bool stale) {
   Scene &eager = scene(false, false), &replayed = scene(true, false);
   std::vector<std::int32_t> last;
   double furthest = 0, range = 0, moved = INFINITY;
@@ -371,7 +375,7 @@ ProductionItem ProductionGate::graphs(bool stale) {
           .detail = {{"largest_difference_from_eager", furthest}, {"bound", bound}, {"least_difference_between_replays", moved}}};
 }
 
-ProductionItem ProductionGate::fault(const FaultPlan& plan) {
+ProductionFinding ProductionGate::fault(const FaultPlan& plan) {
   Scene& scene = this->scene(false, true);
   scene.step({{0, 40}, {1, 23}});
   check(scene.check->findings().calls > 0, "the prompts' attention is watched");

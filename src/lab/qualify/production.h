@@ -2,8 +2,9 @@
 // that is made on purpose in the same path.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,11 +13,16 @@
 
 namespace keel {
 
-struct ProductionItem {
-  std::string name;       // "writer", "fault: value pages swapped", …
+struct ProductionFinding {
   bool applies = true;    // some faults cannot be made in some formats; `detail` says why
   bool passed = false;    // a fault's: it was detected
   nlohmann::json detail;  // what was counted, or what was wrong
+};
+
+// "writer, every 16-bit input", or "fault: value pages swapped"
+struct ProductionCheck {
+  std::string name;
+  std::function<ProductionFinding()> run;
 };
 
 struct FaultPlan;
@@ -28,20 +34,21 @@ class ProductionGate {
   ProductionGate(Device device, const LoadedModel& model, const DecodeArm& candidate, KvFormat control, std::span<const std::int32_t> tokens, WorkerPool& workers,
                  const std::string& broken = "");
   ~ProductionGate();
+  ProductionGate(const ProductionGate&) = delete;
 
-  // In the order in which they run: the checks, then the faults.
-  const std::vector<std::string>& items() const { return items_; }
-  ProductionItem run(const std::string& item);
+  // The checks, then the faults. Each stands alone: they run in any order and any number of times.
+  const std::vector<ProductionCheck>& checks() const { return checks_; }
 
  private:
   struct Scene;
-  ProductionItem effective();
-  ProductionItem storage(bool aliased);
-  ProductionItem writer(bool saturates);
-  ProductionItem attention();
-  ProductionItem routes();
-  ProductionItem graphs(bool stale);
-  ProductionItem fault(const FaultPlan& plan);
+  ProductionFinding effective();
+  ProductionFinding storage(bool aliased);
+  ProductionFinding writer(bool saturates);
+  ProductionFinding attention();
+  ProductionFinding routes();
+  ProductionFinding graphs(bool stale);
+  ProductionFinding other_format();
+  ProductionFinding fault(const FaultPlan& plan);
   Scene& scene(bool graphs, bool watched);
 
   Device device_;
@@ -52,7 +59,7 @@ class ProductionGate {
   WorkerPool& workers_;
   bool decode_is_plain_ = false, native_prefill_ = true;
   const FaultPlan* broken_ = nullptr;
-  std::vector<std::string> items_;
+  std::vector<ProductionCheck> checks_;
   std::unique_ptr<Scene> eager_, replayed_;
 };
 

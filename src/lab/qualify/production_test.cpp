@@ -32,11 +32,10 @@ class ProductionGateTest : public testing::TestWithParam<const char*> {
 };
 
 TEST_P(ProductionGateTest, PassesAndNoticesEveryFaultThatCanBeMade) {
-  ProductionGate gate = this->gate();
+  const ProductionGate gate = this->gate();
   std::int64_t faults = 0;
-  for (const std::string& name : gate.items()) {
-    const ProductionItem item = gate.run(name);
-    EXPECT_EQ(item.name, name);
+  for (const auto& [name, run] : gate.checks()) {
+    const ProductionFinding item = run();
     EXPECT_TRUE(item.passed || !item.applies) << name << ": " << item.detail.dump();
     if (name.starts_with("fault: ")) {
       faults += item.applies;
@@ -53,10 +52,10 @@ TEST_P(ProductionGateTest, SeesScalesThatAreNotOne) {
     if (arm.format.key == DType::e4m3) arm.scales.keys[i] = 0.03f + 0.01f * static_cast<float>(i % 5);
     if (arm.format.value == DType::e4m3) arm.scales.values[i] = 0.004f + 0.001f * static_cast<float>(i % 7);
   }
-  ProductionGate gate = this->gate();
-  for (const std::string& name : gate.items()) {
+  const ProductionGate gate = this->gate();
+  for (const auto& [name, run] : gate.checks()) {
     if (name.starts_with("fault: ") && name.find("scale") == std::string::npos) continue;
-    const ProductionItem item = gate.run(name);
+    const ProductionFinding item = run();
     EXPECT_TRUE(item.passed || !item.applies) << name << ": " << item.detail.dump();
   }
 }

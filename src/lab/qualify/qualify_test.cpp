@@ -86,7 +86,7 @@ TEST_F(AutoTest, TakesTheCheapestThatPassed) {
 TEST_F(AutoTest, NamesWhatIsNotTheSame) {
   write(folder / "a.json", record_of(plan));
   for (const auto& [key, value, said] : {std::tuple<const char*, Json, const char*>{"model_digest", std::string(64, '0'), "the same name with other weights"}, {"tokenizer_digest", "x", "the tokenizer"}, {"weights", "gguf q4_0", "gguf q4_0"},
-                                         {"control", "k=f32,v=f32", "the control k=f32,v=f32"}, {"scales_digest", "x", "the scales"}, {"device_class", "abacus", "abacus"}, {"page_size", 32, "pages of tokens 32"},
+                                         {"control", "k=f32,v=f32", "the control k=f32,v=f32"}, {"scales_digest", "x", "the scales"}, {"device_class", "abacus", "abacus"}, {"page_size", 32, "the page size 32"},
                                          {"candidate", "k=e4m3,v=u4", "auto takes k8v8 or k16v8"}}) {
     Json other = small;
     other["subject"][key] = value;

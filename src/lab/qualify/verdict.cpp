@@ -61,59 +61,82 @@ GateResult judge_production(std::span<const nlohmann::json> items, std::int64_t 
 
 NllRule nll_rule(std::int64_t vocabulary) { return {.limit = most_nll_rise(), .floor = 0.75 * std::log(static_cast<double>(vocabulary))}; }
 
+namespace {
+
+// What is no finite number, in words; empty where all are.
+std::string not_finite(std::span<const nlohmann::json> documents) {
+  for (std::size_t i = 0; i < documents.size(); ++i) {
+    for (const std::string key : {"control", "rerun", "candidate", "kl_rerun", "kl_candidate"}) {
+      if (!documents[i].at(key).is_null()) continue;
+      const bool native = key == "control" || key == "rerun";
+      return fmt::format("document {}: '{}' is no finite number{}", i, key, native ? ", of 16-bit keys and values: that says nothing about the candidate" : "");
+    }
+  }
+  return {};
+}
+
+double sum_of(std::span<const nlohmann::json> documents, const std::string& key) {
+  double sum = 0;
+  for (const nlohmann::json& document : documents) sum += document.at(key).get<double>();
+  return sum;
+}
+
+// An arm against the control.
+struct NllArm {
+  std::vector<double> rises;  // a document each
+  MeanLimit limit;
+  Figures figures;
+
+  NllArm(std::span<const nlohmann::json> documents, const std::string& arm) {
+    for (const nlohmann::json& document : documents) rises.push_back(document.at(arm).get<double>() - document.at("control").get<double>());
+    limit = bootstrap_mean_upper(rises);
+    figures = {{"mean_rise", limit.mean},
+               {"rise_upper", limit.upper},
+               {"mean_kl", sum_of(documents, "kl_" + arm) / static_cast<double>(documents.size())},
+               {"top1_agreement", sum_of(documents, "same_top_" + arm) / sum_of(documents, "targets")}};
+  }
+  // Of the mean.
+  double standard_error() const {
+    if (rises.size() < 2) return 0;
+    double squares = 0;
+    for (const double x : rises) squares += (x - limit.mean) * (x - limit.mean);
+    const auto n = static_cast<double>(rises.size());
+    return std::sqrt(squares / (n - 1) / n);
+  }
+};
+
+}  // namespace
+
 GateResult judge_nll(std::span<const nlohmann::json> documents, const NllRule& rule) {
   GateResult result{.gate = "nll"};
-  const auto n = static_cast<double>(documents.size());
-  std::vector<double> rise, rerun_rise;
-  double control = 0, kl = 0, rerun_kl = 0;
-  std::int64_t targets = 0, same_top = 0, rerun_same_top = 0;
   result.items = Figures::array();
   for (std::size_t i = 0; i < documents.size(); ++i) {
-    const nlohmann::json& document = documents[i];
     Figures item{{"document", i}};
-    for (const char* key : {"control", "rerun", "candidate", "kl_rerun", "kl_candidate", "same_top_rerun", "same_top_candidate", "targets"}) {
-      item[key] = document.at(key);
-      if (!document.at(key).is_null() || !result.why.empty()) continue;
-      result.verdict = Verdict::fail;
-      const bool is_control = key == std::string_view("control") || key == std::string_view("rerun");
-      result.why = fmt::format("document {}: '{}' is no finite number{}", i, key, is_control ? ", of 16-bit keys and values: that says nothing about the candidate" : "");
-    }
+    for (const char* key : {"control", "rerun", "candidate", "kl_rerun", "kl_candidate", "same_top_rerun", "same_top_candidate", "targets"}) item[key] = documents[i].at(key);
     result.items.push_back(std::move(item));
-    if (result.verdict == Verdict::fail) continue;
-    const double native = document.at("control");
-    rise.push_back(document.at("candidate").get<double>() - native);
-    rerun_rise.push_back(document.at("rerun").get<double>() - native);
-    control += native / n;
-    kl += document.at("kl_candidate").get<double>() / n;
-    rerun_kl += document.at("kl_rerun").get<double>() / n;
-    targets += document.at("targets").get<std::int64_t>();
-    same_top += document.at("same_top_candidate").get<std::int64_t>();
-    rerun_same_top += document.at("same_top_rerun").get<std::int64_t>();
   }
-  if (result.verdict == Verdict::fail) return result;
-  const MeanLimit found = bootstrap_mean_upper(rise), again = bootstrap_mean_upper(rerun_rise);
-  double squares = 0;
-  for (const double x : rise) squares += (x - found.mean) * (x - found.mean);
-  const double error = rise.size() > 1 ? std::sqrt(squares / (n - 1) / n) : 0, reach = found.upper - found.mean;
+  result.why = not_finite(documents);
+  if (!result.why.empty()) {
+    result.verdict = Verdict::fail;
+    return result;
+  }
+  const NllArm candidate(documents, "candidate"), rerun(documents, "rerun");
+  const auto& [mean, upper] = candidate.limit;
+  const double control = sum_of(documents, "control") / static_cast<double>(documents.size()), error = candidate.standard_error(), reach = upper - mean;
   const double harmless = error > 0 ? normal_cdf((rule.limit - reach) / error) : reach <= rule.limit ? 1.0 : 0.0;
-  result.figures = {{"documents", documents.size()},
-                    {"targets", targets},
-                    {"control_nll", control},
-                    {"mean_rise", found.mean},
-                    {"rise_upper", found.upper},
-                    {"limit", rule.limit},
-                    {"mean_kl", kl},
-                    {"top1_agreement", static_cast<double>(same_top) / static_cast<double>(targets)},
-                    {"rerun", {{"mean_rise", again.mean}, {"rise_upper", again.upper}, {"mean_kl", rerun_kl}, {"top1_agreement", static_cast<double>(rerun_same_top) / static_cast<double>(targets)}}},
-                    {"floor", {{"control_nll_at_most", rule.floor}, {"met", control <= rule.floor}}},
-                    {"power", {{"largest_mean_rise_that_passes_at_this_spread", rule.limit - reach}, {"chance_to_pass_without_any_rise_at_this_spread", harmless}}}};
+  result.figures = {{"documents", documents.size()}, {"targets", static_cast<std::int64_t>(sum_of(documents, "targets"))}, {"control_nll", control}};
+  result.figures.update(candidate.figures);
+  result.figures.update({{"limit", rule.limit},
+                         {"rerun", rerun.figures},
+                         {"floor", {{"control_nll_at_most", rule.floor}, {"met", control <= rule.floor}}},
+                         {"power", {{"largest_mean_rise_that_passes_at_this_spread", rule.limit - reach}, {"chance_to_pass_without_any_rise_at_this_spread", harmless}}}});
   if (!(control <= rule.floor)) {
     result.verdict = Verdict::fail;
     result.why = fmt::format("native floor: the control's own NLL is {:.4f} and may be {:.4f}; that says nothing about the cache", control, rule.floor);
   } else {
-    const bool passed = std::isfinite(found.upper) && found.upper <= rule.limit;
+    const bool passed = std::isfinite(upper) && upper <= rule.limit;
     result.verdict = passed ? Verdict::pass : Verdict::fail;
-    result.why = fmt::format("mean rise {:+.6f} nats, upper limit {:+.6f}, {} the limit of {:.6f}", found.mean, found.upper, passed ? "within" : "past", rule.limit);
+    result.why = fmt::format("mean rise {:+.6f} nats, upper limit {:+.6f}, {} the limit of {:.6f}", mean, upper, passed ? "within" : "past", rule.limit);
   }
   return result;
 }

@@ -121,5 +121,21 @@ TEST(BuiltinProse, IsTheWholeFile) {
   EXPECT_GT(builtin_prose().size(), 240'000u);
 }
 
+TEST_F(CachedDecodeTest, ExecutorsOfOneModelAndOfItsCopiesShareAGpusWeights) {
+  if (device() != Device::cuda) GTEST_SKIP() << "the CPU reads the mapped files";
+  const auto free_bytes = [] { return device_cache_bytes(1.0); };
+  DecodeArm eager = arm("k16v16");
+  eager.graphs = false;
+  (void)cached(eager);  // what a process allocates but once
+  const std::int64_t before = free_bytes();
+  const CachedDecode one = cached(eager);
+  const std::int64_t first = before - free_bytes();
+  const LoadedModel copy = model;
+  const CachedDecode other(device(), copy, eager, {.documents = 3, .tokens = 47}, workers);
+  const std::int64_t second = before - first - free_bytes();
+  EXPECT_GT(first, model.weights.bytes);
+  EXPECT_LT(second, first - model.weights.bytes / 2);
+}
+
 }  // namespace
 }  // namespace keel
