@@ -23,8 +23,21 @@ struct CompareFlags {
   std::int64_t pilot = 0;
 };
 
+fs::path output_of(const CompareFlags& flags) { return flags.output.empty() ? fs::path(flags.plan).replace_extension("results") : fs::path(flags.output); }
+
+MeasureOptions measure_options(const CompareFlags& flags) {
+  const fs::path runs = output_of(flags) / "runs";
+  MeasureOptions options{.program = fs::read_symlink("/proc/self/exe").string(), .log_folder = runs.string(), .api_key = "", .pilot = flags.pilot > 0};
+  if (const char* key = std::getenv("OPENAI_API_KEY")) options.api_key = key;
+  return options;
+}
+
 void freeze(const CompareFlags& flags, const ComparePlan& plan, const std::string& folder) {
-  const PlanJson frozen = frozen_plan(plan, folder);
+  const MeasureOptions options = measure_options(flags);
+  const PlanJson frozen = frozen_plan(plan, folder, [&](const CompareArm& arm) {
+    fs::create_directories(options.log_folder);
+    return subject_of(plan, arm, options);
+  });
   write_text_file(flags.plan, frozen.dump(2) + "\n");
   const ComparePlan check = read_compare_plan(read_text_file(flags.plan), flags.plan);
   fmt::print("{}: frozen, SHA-256 {}\n", flags.plan, check.sha256);
@@ -39,16 +52,14 @@ void freeze(const CompareFlags& flags, const ComparePlan& plan, const std::strin
 
 int compare(const CompareFlags& flags) {
   const ComparePlan plan = read_compare_plan(read_text_file(flags.plan), flags.plan);
-  const fs::path plan_path(flags.plan);
-  const std::string folder = plan_path.parent_path().string();
+  const std::string folder = fs::path(flags.plan).parent_path().string();
   if (flags.freeze) return freeze(flags, plan, folder), 0;
   if (plan.sha256.empty() && flags.pilot == 0) refuse_option("{} is not frozen: nothing is measured before `keel bench compare {} --freeze`; --pilot runs without", flags.plan, flags.plan);
-  const fs::path output = flags.output.empty() ? fs::path(plan_path).replace_extension("results") : fs::path(flags.output);
-  fs::create_directories(output / "runs");
-  MeasureOptions options{.program = fs::read_symlink("/proc/self/exe").string(), .log_folder = (output / "runs").string(), .api_key = "", .pilot = flags.pilot > 0};
-  if (const char* key = std::getenv("OPENAI_API_KEY")) options.api_key = key;
+  const fs::path output = output_of(flags);
+  const MeasureOptions options = measure_options(flags);
+  fs::create_directories(options.log_folder);
   const PlanJson head{{"keel_version", KEEL_VERSION}, {"keel_commit", kCommit[0] != '\0' ? PlanJson(kCommit) : PlanJson()}, {"pilot", options.pilot}};
-  BlockJournal journal((output / (options.pilot ? "pilot.jsonl" : "raw.jsonl")).string(), plan, head);
+  BlockJournal journal(output / (options.pilot ? "pilot.jsonl" : "raw.jsonl"), plan, head);
   const std::int64_t blocks = options.pilot ? flags.pilot : plan.blocks, done = static_cast<std::int64_t>(journal.blocks().size());
   if (done > 0 && done < blocks) log_info("{} of {} blocks are in {} already", done, blocks, output.string());
   const auto runner = [&](const CompareArm& arm, std::int64_t block) {
@@ -93,7 +104,7 @@ void add_bench_compare(CLI::App& bench) {
       code = compare(*flags);
     } catch (const OptionError&) {
       throw;
-    } catch (const Error& error) {  // no verdict was reached
+    } catch (const std::exception& error) {  // no verdict was reached: never 1, which is one
       log_line("error", error.what());
     }
     if (code != 0) throw CLI::RuntimeError(code);

@@ -17,6 +17,7 @@ struct ThroughputFlags {
   BenchFlags bench;
   WorkloadFlags workload;
   std::int64_t warmups = 1;
+  bool subject = false;
 };
 
 void report(const ThroughputFlags& flags, const Engine& engine, const OfflineRun& done, std::int64_t run, RecordFile& file) {
@@ -57,6 +58,7 @@ void report(const ThroughputFlags& flags, const Engine& engine, const OfflineRun
 }
 
 void throughput(ThroughputFlags& flags) {
+  if (flags.subject) return fmt::print("{}\n", run_subject(flags.model, flags.engine).dump());
   EngineOptions& options = flags.engine.options;
   RandomWorkload& workload = flags.workload.random;
   options.max_queued = std::max({options.max_queued, workload.prompts, flags.warmups});
@@ -92,6 +94,7 @@ void add_bench_throughput(CLI::App& bench) {
   command->add_option("--num-warmups", flags->warmups, "Requests before those that are measured")
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 20))
       ->capture_default_str();
+  command->add_flag("--subject", flags->subject, "Measure nothing: say which model, cache format, scales, device and build this is, as a qualification record would");
   flags->bench.add_to(*command);
   command->callback([flags] { throughput(*flags); });
 }

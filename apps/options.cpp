@@ -7,6 +7,8 @@
 #include "base/log.h"
 #include "base/text_file.h"
 #include "kv/format.h"
+#include "lab/qualify/model_digest.h"
+#include "lab/qualify/plan.h"
 #include "lab/qualify/qualified_format.h"
 #include "lab/qualify/qualify.h"
 
@@ -126,6 +128,28 @@ static std::string qualified(const ModelPath& path, const ModelFlags& model, con
   for (const std::string& reason : found.reasons) log_info("{}", reason);
   if (!found.warning.empty()) log_warning("{}", found.warning);
   return found.kv_cache_dtype;
+}
+
+nlohmann::json run_subject(const ModelFlags& model, const EngineFlags& engine) {
+  const ModelPath path = model.path();
+  const LoadOptions load = model.load_options();
+  const LoadedModel loaded = load_model(path, load);
+  EngineOptions options = engine.engine_options();
+  if (options.kv_cache_dtype == "auto") options.kv_cache_dtype = qualified(path, model, engine, loaded);
+  const ModelConfig& config = loaded.config;
+  const KvGeometry geometry{config.layers, config.kv_heads, config.head_dim, options.block_size};
+  const KvFormat format = parse_kv_format(options.kv_cache_dtype, config.dtype);
+  WorkerPool workers(options.threads);
+  return subject_json({.model_name = path.name,
+                       .model_digest = model_digest(path, load, workers),
+                       .tokenizer_digest = tokenizer_digest(path, workers),
+                       .weights = loaded.weights.format,
+                       .control = parse_kv_format("k16v16", config.dtype),
+                       .candidate = format,
+                       .scales = options.kv_scales.empty() ? KvScales::unit(geometry) : read_calibration(options.kv_scales, geometry, format),
+                       .device = choose_device(options.device),
+                       .page_size = options.block_size},
+                      KEEL_VERSION);
 }
 
 std::unique_ptr<Engine> open_engine(const ModelFlags& model, const EngineFlags& engine) {

@@ -38,6 +38,9 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const ModelPath& path);  // null
 // The template in `file`, else the tokenizer's own, else null.
 std::unique_ptr<ChatTemplate> open_chat_template(const Tokenizer& tokenizer, const std::string& file);
 
+// What these flags would run, as a qualification record's subject.
+nlohmann::json run_subject(const ModelFlags& model, const EngineFlags& engine);
+
 std::unique_ptr<Engine> open_engine(const ModelFlags& model, const EngineFlags& engine);
 void print_attestation(const Attestation& attestation);
 

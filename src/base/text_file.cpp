@@ -57,7 +57,7 @@ void write_text_file(const fs::path& path, std::string_view text) {
     if (file < 0) refuse(path);
     return write_and_close(file, path, text, false);
   }
-  const fs::path fresh = path.string() + ".new";
+  const fs::path fresh = fmt::format("{}.{}.new", path.string(), ::getpid());  // two runs may write it at once
   const int file = ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (file < 0) refuse(path);
   try {

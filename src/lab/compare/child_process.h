@@ -10,7 +10,9 @@
 
 namespace keel {
 
-// Its output goes to a file; it is in a process group of its own, and is killed when it is destroyed or this process dies.
+// Its output goes to a file, its input is empty. A guard process stands between this one and the program: when the program ends,
+// when it is ended or when this process dies, however that happens, the guard kills all that the program has started, whatever
+// process group or session it has gone to.
 class ChildProcess {
  public:
   // Throws Error where the program cannot be started.
@@ -21,15 +23,16 @@ class ChildProcess {
 
   // "exit code 1", "signal 9"; empty for exit code 0; none when it still runs after `timeout`.
   std::optional<std::string> wait(std::chrono::milliseconds timeout);
-  // Asks it to end, then kills it and what it started.
+  // Asks it to end, then kills it.
   void end();
 
  private:
-  pid_t pid_;
+  pid_t guard_;
+  int channel_;  // to the guard
   std::optional<std::string> ended_;
 };
 
-// The last line with words of a log, for a reason.
+// The last line with words of a log.
 std::string last_line(const std::string& log_path);
 
 }  // namespace keel

@@ -1,14 +1,14 @@
 #include "lab/compare/measure.h"
 
 #include <chrono>
-#include <ctime>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <thread>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/random.h"
+#include "base/text_file.h"
+#include "base/utc_time.h"
 #include "lab/compare/child_process.h"
 #include "lab/openai_load.h"
 #include "lab/report.h"
@@ -18,22 +18,22 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string utc_time() {
-  const std::time_t now = std::time(nullptr);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
-  return text;
-}
+constexpr std::size_t kReasonBytes = 300;
 
 // "3, k16v8": of files that belong to a run.
 std::string run_path(const MeasureOptions& options, const CompareArm& arm, std::int64_t block, const char* ending) {
   return (fs::path(options.log_folder) / fmt::format("{}{:03}-{}{}", options.pilot ? "pilot-" : "", block, arm.name, ending)).string();
 }
 
-std::vector<std::string> keel_words(const ComparePlan& plan, const KeelArm& arm, std::uint64_t seed, const MeasureOptions& options, const std::string& record) {
-  const RandomWorkload& work = plan.workload;
+std::vector<std::string> keel_words(const KeelArm& arm, const MeasureOptions& options) {
   std::vector<std::string> words{arm.program.empty() ? options.program : arm.program, "bench", "throughput", arm.model};
   words.insert(words.end(), arm.arguments.begin(), arm.arguments.end());
+  return words;
+}
+
+std::vector<std::string> measuring_words(const ComparePlan& plan, const KeelArm& arm, std::uint64_t seed, const MeasureOptions& options, const std::string& record) {
+  const RandomWorkload& work = plan.workload;
+  std::vector<std::string> words = keel_words(arm, options);
   for (const auto& [flag, value] : std::initializer_list<std::pair<const char*, std::string>>{
            {"--num-prompts", std::to_string(work.prompts)}, {"--input-len", std::to_string(work.input_tokens)}, {"--output-len", std::to_string(work.output_tokens)},
            {"--random-range-ratio", fmt::format("{}", work.range_ratio)}, {"--num-warmups", std::to_string(plan.warmups)}, {"--temperature", fmt::format("{}", plan.temperature)},
@@ -76,35 +76,42 @@ void take_record(ArmRun& run, const PlanJson& record, const ComparePlan& plan, s
   take(ArmMetric::e2el_p95, figures.at("e2el").at("p95_ms"));
 }
 
+// Throws Error saying how it ended, where that was not well.
+void run_to_its_end(const std::vector<std::string>& words, const std::string& log, std::int64_t timeout_s) {
+  ChildProcess child(words, log);
+  const auto ended = child.wait(std::chrono::seconds(timeout_s));
+  if (!ended) fail("no end within {} s", timeout_s);
+  if (!ended->empty()) fail("{}: {}", *ended, shortened(last_line(log), kReasonBytes));
+}
+
 void measure_keel(ArmRun& run, const ComparePlan& plan, const CompareArm& arm, std::int64_t block, std::uint64_t seed, const MeasureOptions& options) {
+  const PlanJson subject = plan.is_gated(arm) ? subject_of(plan, arm, options) : PlanJson();
   const std::string log = run_path(options, arm, block, ".log"), record_path = run_path(options, arm, block, ".json");
   std::error_code ignored;
   fs::remove(record_path, ignored);
-  const std::vector<std::string> words = keel_words(plan, *arm.keel, seed, options, record_path);
+  const std::vector<std::string> words = measuring_words(plan, *arm.keel, seed, options, record_path);
   run.details["command"] = words;
-  ChildProcess child(words, log);
-  const auto ended = child.wait(std::chrono::seconds(plan.timeout_s));
-  if (!ended) {
-    child.end();
-    run.error = fmt::format("no end within {} s", plan.timeout_s);
-  } else if (!ended->empty()) {
-    run.error = fmt::format("{}: {}", *ended, last_line(log));
-  }
-  if (!run.error.empty()) return;
-  std::ifstream in(record_path, std::ios::binary);
-  const std::string text(std::istreambuf_iterator<char>(in), {});
-  const PlanJson record = PlanJson::parse(text, nullptr, false);
-  if (record.is_discarded()) {
-    run.error = "it left no record of its run";
-    return;
-  }
-  take_record(run, record, plan, planned_output(plan, random_u64(seed, 1)));
+  run_to_its_end(words, log, plan.timeout_s);
+  if (!fs::exists(record_path)) fail("it left no record of its run");
+  const std::string text = read_text_file(record_path);
+  if (const auto problem = json_problem(text)) fail("its record is not one: {}", *problem);
+  take_record(run, PlanJson::parse(text), plan, planned_output(plan, random_u64(seed, 1)));
+  if (!plan.is_gated(arm)) return;
+  run.ran["subject"] = subject;
+  const PlanJson& engine = run.ran.at("engine");
+  const std::string ran = fmt::format("k={},v={}", engine.at("key_type").get<std::string>(), engine.at("value_type").get<std::string>());
+  if (run.error.empty() && subject.value("candidate", PlanJson()) != ran) run.error = fmt::format("it said that it would run {}, and ran {}", subject.value("candidate", PlanJson()).dump(), ran);
+}
+
+// The list of models beside the completions.
+HttpReply get_models(const ServerAddress& address, const EndpointArm& arm) {
+  const std::size_t slash = arm.path.rfind("/completions");
+  return http_get(address, (slash == std::string::npos ? "/v1" : arm.path.substr(0, slash)) + "/models", std::chrono::seconds(10));
 }
 
 // The server's words about the model, without what changes from start to start.
 PlanJson model_card(const ServerAddress& address, const EndpointArm& arm) {
-  const std::size_t slash = arm.path.rfind("/completions");
-  const HttpReply reply = http_get(address, (slash == std::string::npos ? "/v1" : arm.path.substr(0, slash)) + "/models", std::chrono::seconds(10));
+  const HttpReply reply = get_models(address, arm);
   const PlanJson list = PlanJson::parse(reply.body, nullptr, false);
   if (reply.status != 200 || !list.is_object() || !list.contains("data") || !list["data"].is_array()) return nullptr;
   for (PlanJson card : list["data"]) {
@@ -115,9 +122,9 @@ PlanJson model_card(const ServerAddress& address, const EndpointArm& arm) {
   return nullptr;
 }
 
-bool answers(const ServerAddress& address) {
+bool answers(const ServerAddress& address, const EndpointArm& arm) {
   try {
-    return http_get(address, "/v1/models", std::chrono::seconds(10)).status == 200;
+    return get_models(address, arm).status == 200;
   } catch (const Error&) {
     return false;
   }
@@ -126,8 +133,8 @@ bool answers(const ServerAddress& address) {
 void wait_for_server(ChildProcess& server, const ServerAddress& address, const EndpointArm& arm, const std::string& log) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(arm.start_timeout_s);
   for (;;) {
-    if (const auto ended = server.wait(std::chrono::milliseconds(200))) fail("the server ended before it answered: {}{}", ended->empty() ? "" : *ended + ": ", last_line(log));
-    if (answers(address)) return;
+    if (const auto ended = server.wait(std::chrono::milliseconds(200))) fail("the server ended before it answered: {}{}", ended->empty() ? "" : *ended + ": ", shortened(last_line(log), kReasonBytes));
+    if (answers(address, arm)) return;
     if (std::chrono::steady_clock::now() > until) fail("the server does not answer after {} s", arm.start_timeout_s);
   }
 }
@@ -148,7 +155,7 @@ void measure_endpoint(ArmRun& run, const ComparePlan& plan, const CompareArm& ar
   std::optional<ChildProcess> server;
   if (!endpoint.start.empty()) {
     run.details["command"] = endpoint.start;
-    if (answers(address)) fail("{} answers before its server is started: another one is there", address.url());
+    if (answers(address, endpoint)) fail("{} answers before its server is started: another one is there", address.url());
     server.emplace(endpoint.start, log);
     wait_for_server(*server, address, endpoint, log);
   }
@@ -178,6 +185,21 @@ void measure_endpoint(ArmRun& run, const ComparePlan& plan, const CompareArm& ar
 }
 
 }  // namespace
+
+PlanJson subject_of(const ComparePlan& plan, const CompareArm& arm, const MeasureOptions& options) {
+  std::vector<std::string> words = keel_words(*arm.keel, options);
+  words.emplace_back("--subject");
+  const std::string log = (fs::path(options.log_folder) / (arm.name + "-subject.log")).string();
+  try {
+    run_to_its_end(words, log, plan.timeout_s);
+  } catch (const Error& error) {
+    fail("{} does not say what it would run: {} ({})", arm.name, error.what(), log);
+  }
+  const std::string said = last_line(log);
+  const PlanJson subject = json_problem(said) ? PlanJson() : PlanJson::parse(said);
+  if (!subject.is_object()) fail("{} does not say what it would run: {} ({})", arm.name, shortened(said, kReasonBytes), log);
+  return subject;
+}
 
 ArmRun measure_arm(const ComparePlan& plan, const CompareArm& arm, std::int64_t block, const MeasureOptions& options) {
   ArmRun run{.arm = arm.name, .error = "", .figures = {}, .ran = nullptr, .details = PlanJson::object()};

@@ -14,6 +14,9 @@ struct MeasureOptions {
   bool pilot = false;      // other prompts than the blocks'
 };
 
+// What a keel arm says it runs, in the keys of a qualification record's subject. Throws Error where it does not say.
+PlanJson subject_of(const ComparePlan& plan, const CompareArm& arm, const MeasureOptions& options);
+
 ArmRun measure_arm(const ComparePlan& plan, const CompareArm& arm, std::int64_t block, const MeasureOptions& options);
 
 }  // namespace keel

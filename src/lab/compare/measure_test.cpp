@@ -2,7 +2,9 @@
 #include "lab/compare/measure.h"
 
 #include <gtest/gtest.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -10,6 +12,7 @@
 #include <fstream>
 #include <thread>
 
+#include "base/text_file.h"
 #include "lab/compare/child_process.h"
 #include "lab/compare/test_plans.h"
 #include "lab/scripted_server.h"
@@ -137,27 +140,114 @@ TEST_F(MeasureArm, AServerThatIsThereAlreadyIsNotTakenForAFreshOne) {
   EXPECT_NE(measure_arm(plan, plan.arms[0], 1, {.program = "", .log_folder = folder_.string(), .api_key = ""}).error.find("another one is there"), std::string::npos);
 }
 
-TEST_F(MeasureArm, EndingAChildEndsWhatItStarted) {
-  const std::string log = (folder_ / "log").string();
-  pid_t grandchild = 0;
-  {
-    ChildProcess child({"sh", "-c", "sleep 600 & echo $!; wait"}, log);
-    for (int i = 0; i < 1000 && grandchild == 0; ++i) {
+TEST_F(MeasureArm, AGatedArmSaysWhatItRunsBeforeItRuns) {
+  const auto with = [&](const std::string& said, const char* value_type) {
+    PlanJson record = good_record();
+    record["engine"] = {{"key_type", "f16"}, {"value_type", value_type}};
+    write_text_file(folder_ / "record.json", record.dump());
+    const fs::path script = folder_ / "fake.sh";
+    write_text_file(script, "#!/bin/sh\nfor last; do :; done\nif [ \"$last\" = --subject ]; then echo warning >&2; " + said + "; exit; fi\ncp " + (folder_ / "record.json").string() + " \"$last\"\n");
+    fs::permissions(script, fs::perms::owner_all);
+    PlanJson json = sample_plan();
+    json["arms"][1]["keel"]["program"] = script.string();
+    json["comparisons"][0]["gates"] = {"q.json"};
+    const ComparePlan plan = read_compare_plan(json.dump(), "plan");
+    return measure_arm(plan, plan.arms[1], 1, {.program = "", .log_folder = folder_.string(), .api_key = ""});
+  };
+  const std::string says = "echo '" + sample_subject().dump() + "'";
+  const ArmRun run = with(says, "fp8_e4m3");
+  EXPECT_EQ(run.error, "");
+  EXPECT_EQ(run.ran["subject"], sample_subject());
+  EXPECT_EQ(with(says, "f16").error, R"(it said that it would run "k=f16,v=fp8_e4m3", and ran k=f16,v=f16)");
+  EXPECT_EQ(with("echo no such flag; exit 2", "f16").error, "small does not say what it would run: exit code 2: no such flag (" + (folder_ / "small-subject.log").string() + ")");
+  EXPECT_TRUE(with("echo 3", "f16").error.starts_with("small does not say what it would run: 3 ("));
+}
+
+TEST_F(MeasureArm, TheListOfModelsLiesBesideTheCompletions) {
+  ScriptedServer server({kCards, kAnswer, kAnswer, kAnswer});
+  PlanJson json = sample_plan();
+  json["arms"][0].erase("keel");
+  json["arms"][0]["endpoint"] = {{"url", server.address().url()}, {"model", "m"}, {"path", "/proxy/v9/completions"}, {"start", {"sleep", "60"}}};
+  const ComparePlan plan = read_compare_plan(json.dump(), "plan");
+  EXPECT_NE(measure_arm(plan, plan.arms[0], 1, {.program = "", .log_folder = folder_.string(), .api_key = ""}).error.find("another one is there"), std::string::npos);
+  EXPECT_TRUE(server.request.starts_with("GET /proxy/v9/models ")) << server.request;
+  for (int left = 0; left < 3; ++left) http_get(server.address(), "/", std::chrono::seconds(5));
+}
+
+class ChildTree : public MeasureArm {
+ protected:
+  // One in the program's group, one in a session of its own, one whose parent is gone.
+  const std::string started_ = "sleep 600 & echo $!; setsid sleep 600 & echo $!; (setsid sleep 600 & echo $!); ";
+  std::string log() const { return (folder_ / "log").string(); }
+
+  std::vector<pid_t> wait_for_pids() const {
+    std::vector<pid_t> pids;
+    for (int i = 0; i < 2000 && pids.size() < 3; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
-      std::ifstream(log) >> grandchild;
+      std::ifstream in(log());
+      pids.clear();
+      for (pid_t pid; in >> pid;) pids.push_back(pid);
     }
-    ASSERT_GT(grandchild, 0);
-    EXPECT_EQ(kill(grandchild, 0), 0);
+    return pids;
+  }
+  static bool is_gone(pid_t pid) {
+    std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+    std::string number, name, state;
+    return !(stat >> number >> name >> state) || state == "Z";
+  }
+  static void expect_gone(const std::vector<pid_t>& pids) {
+    for (const pid_t pid : pids) {
+      for (int i = 0; i < 2000 && !is_gone(pid); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      EXPECT_TRUE(is_gone(pid));
+    }
+  }
+};
+
+TEST_F(ChildTree, EndsWithAChildThatIsEnded) {
+  std::vector<pid_t> pids;
+  {
+    ChildProcess child({"sh", "-c", started_ + "wait"}, log());
+    pids = wait_for_pids();
+    ASSERT_EQ(pids.size(), 3u);
+    for (const pid_t pid : pids) EXPECT_FALSE(is_gone(pid));
     EXPECT_FALSE(child.wait(std::chrono::milliseconds(10)));
   }
-  bool gone = false;
-  for (int i = 0; i < 1000 && !gone; ++i) {
-    std::ifstream stat("/proc/" + std::to_string(grandchild) + "/stat");
-    std::string pid, name, state;
-    gone = !(stat >> pid >> name >> state) || state == "Z";
-    if (!gone) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  for (const pid_t pid : pids) EXPECT_TRUE(is_gone(pid));
+}
+
+TEST_F(ChildTree, EndsWithAChildThatEndsByItself) {
+  ChildProcess child({"sh", "-c", started_ + "exit 7"}, log());
+  EXPECT_EQ(child.wait(std::chrono::seconds(20)), "exit code 7");
+  const std::vector<pid_t> pids = wait_for_pids();
+  ASSERT_EQ(pids.size(), 3u);
+  for (const pid_t pid : pids) EXPECT_TRUE(is_gone(pid));
+}
+
+TEST_F(ChildTree, EndsWithTheProcessThatWantedItWhateverKillsThat) {
+  for (const int signal : {SIGKILL, SIGTERM, SIGINT}) {
+    fs::remove(log());
+    const pid_t wants = fork();
+    if (wants == 0) {
+      setpgid(0, 0);
+      ChildProcess child({"sh", "-c", "trap '' TERM INT; " + started_ + "wait"}, log());
+      child.wait(std::chrono::minutes(5));
+      _exit(0);
+    }
+    const std::vector<pid_t> pids = wait_for_pids();
+    kill(-wants, signal);
+    waitpid(wants, nullptr, 0);
+    ASSERT_EQ(pids.size(), 3u);
+    expect_gone(pids);
   }
-  EXPECT_TRUE(gone);
+}
+
+TEST_F(ChildTree, AChildHoldsNoneOfTheCallersFiles) {
+  const int held = open(log().c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  ChildProcess child({"sh", "-c", "ls -l /proc/self/fd | grep -c '[0-9] -> '"}, (folder_ / "files").string());
+  EXPECT_EQ(child.wait(std::chrono::seconds(20)), "");
+  EXPECT_EQ(last_line((folder_ / "files").string()), "4");  // the three, and ls's own folder
+  close(held);
+  EXPECT_EQ(child.wait(std::chrono::seconds(0)), "");  // still so
 }
 
 }  // namespace

@@ -3,14 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <numeric>
 
 #include "base/error.h"
 #include "base/random.h"
 #include "base/sha256.h"
+#include "base/text_file.h"
 #include "lab/compare/fields.h"
+#include "lab/compare/gate.h"
 #include "lab/openai_load.h"
 #include "lab/stats.h"
 
@@ -23,7 +23,7 @@ constexpr std::int64_t kMany = std::int64_t{1} << 30;
 // Arguments of a keel arm that belong to the plan.
 constexpr const char* kPlanned[] = {"--dataset-name", "--random-input-len", "--input-len", "--random-output-len", "--output-len", "--random-range-ratio", "--num-prompts",
                                     "--num-warmups", "--output-json", "--save-detailed", "--repeat", "--temperature", "--metric-percentiles", "--percentile-metrics", "--seed",
-                                    "--model", "-m"};
+                                    "--model", "-m", "--subject"};
 
 void check_name(const std::string& name, const std::string& where) {
   const bool plain = !name.empty() && name.size() <= 64 && name.front() != '.' && name.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-") == std::string::npos;
@@ -110,6 +110,9 @@ std::vector<PlannedComparison> read_comparisons(Fields& plan, const std::vector<
     const PlanJson& gates = fields.at("gates");
     if (gates != "none") one.gates = fields.texts("gates");
     if (gates != "none" && one.gates.empty()) refuse_option("{}: wanted \"none\" or a list of qualification records", fields.where("gates"));
+    if (!one.gates.empty() && std::ranges::find(arms, one.candidate, &CompareArm::name)->endpoint) {
+      refuse_option("{}: {} is an endpoint, which does not say exactly enough what it runs to hold a record against it: wanted \"none\"", fields.where("gates"), one.candidate);
+    }
     fields.end();
     if (std::ranges::any_of(comparisons, [&](const PlannedComparison& other) { return other.name == one.name; })) refuse_option("{}: two comparisons are named '{}'", where, one.name);
     comparisons.push_back(std::move(one));
@@ -148,6 +151,10 @@ std::size_t ComparePlan::arm_at(const std::string& wanted) const {
   return static_cast<std::size_t>(found - arms.begin());
 }
 
+bool ComparePlan::is_gated(const CompareArm& arm) const {
+  return std::ranges::any_of(comparisons, [&](const PlannedComparison& one) { return one.candidate == arm.name && !one.gates.empty(); });
+}
+
 std::uint64_t ComparePlan::block_seed(std::int64_t block) const { return random_u64(seed, static_cast<std::uint64_t>(block)) >> 2; }
 
 std::string plan_hash(const PlanJson& plan) {
@@ -183,7 +190,7 @@ ComparePlan read_compare_plan(const std::string& text, const std::string& label)
   return plan;
 }
 
-PlanJson frozen_plan(const ComparePlan& plan, const std::string& folder) {
+PlanJson frozen_plan(const ComparePlan& plan, const std::string& folder, const std::function<PlanJson(const CompareArm&)>& subject_of) {
   if (!plan.sha256.empty()) refuse_option("the plan is frozen already, with hash {}", plan.sha256);
   PlanJson frozen = plan.source;
   for (const auto& row : counterbalanced_order(plan.arms.size(), plan.blocks, plan.seed)) {
@@ -193,10 +200,12 @@ PlanJson frozen_plan(const ComparePlan& plan, const std::string& folder) {
   }
   frozen["gate_sha256"] = PlanJson::object();
   for (const PlannedComparison& comparison : plan.comparisons) {
-    for (const std::string& gate : comparison.gates) {
-      std::ifstream in(std::filesystem::path(folder) / gate, std::ios::binary);
-      if (!in) fail("{}: {}: the qualification record cannot be read", comparison.name, gate);
-      frozen["gate_sha256"][gate] = hex(sha256(std::string(std::istreambuf_iterator<char>(in), {})));
+    if (comparison.gates.empty()) continue;
+    const PlanJson subject = subject_of(plan.arms[plan.arm_at(comparison.candidate)]);
+    for (const std::string& record : comparison.gates) {
+      frozen["gate_sha256"][record] = hex(sha256(read_text_file(std::filesystem::path(folder) / record)));
+      const ComparisonGate gate = read_gate(record, folder, subject);
+      if (!gate.passes) refuse_option("{}: gate {} does not pass for {}: {}. Without a gate, \"gates\": \"none\", the comparison is of speed alone", comparison.name, record, comparison.candidate, gate.words);
     }
   }
   frozen["frozen_sha256"] = plan_hash(frozen);

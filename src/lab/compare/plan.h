@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -80,14 +81,16 @@ struct ComparePlan {
   PlanJson source;
 
   std::size_t arm_at(const std::string& name) const;
+  bool is_gated(const CompareArm& arm) const;  // the candidate of a comparison that has gates
   std::uint64_t block_seed(std::int64_t block) const;  // 1 … blocks; pilots are below 0
 };
 
 // Throws OptionError naming the key: unknown keys, wrong types, arms that are not there, and a plan that is not what was frozen.
 ComparePlan read_compare_plan(const std::string& text, const std::string& label);
 
-// Writes order, the gate records' digests and the hash into the plan. `folder`: what gate paths are relative to.
-PlanJson frozen_plan(const ComparePlan& plan, const std::string& folder);
+// Writes order, the gate records' digests and the hash into the plan. `folder`: what gate paths are relative to; `subject_of`: what
+// an arm says it runs. Throws OptionError where a gate's record does not pass for it.
+PlanJson frozen_plan(const ComparePlan& plan, const std::string& folder, const std::function<PlanJson(const CompareArm&)>& subject_of);
 
 // SHA-256 of the plan without its hash: keys sorted, no blanks.
 std::string plan_hash(const PlanJson& plan);

@@ -4,9 +4,10 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 #include <map>
 
+#include "base/sha256.h"
+#include "base/text_file.h"
 #include "lab/compare/test_plans.h"
 
 namespace keel {
@@ -74,7 +75,7 @@ TEST(ComparePlan, AFrozenPlanIsReadAndAnEditedOneRefused) {
   const ComparePlan plan = frozen(sample_plan());
   EXPECT_EQ(plan.sha256.size(), 64u);
   EXPECT_EQ(plan.order.size(), 6u);
-  EXPECT_NE(refusal([&] { frozen_plan(plan, "."); }).find("frozen already"), std::string::npos);
+  EXPECT_NE(refusal([&] { frozen(plan.source); }).find("frozen already"), std::string::npos);
   for (const char* pointer : {"/seed", "/workload/prompts", "/timeout_s"}) {
     PlanJson edited = plan.source;
     edited[PlanJson::json_pointer(pointer)] = 5;
@@ -101,15 +102,18 @@ TEST(ComparePlan, AFrozenPlanIsReadAndAnEditedOneRefused) {
 TEST(ComparePlan, FreezingTakesTheGateRecordsDigests) {
   const auto folder = std::filesystem::temp_directory_path() / ("keel_compare_gates_" + std::to_string(getpid()));
   std::filesystem::create_directories(folder);
-  std::ofstream(folder / "q.json") << R"({"verdict": "pass"})";
+  write_text_file(folder / "q.json", sample_record().dump());
   PlanJson plan = sample_plan();
   plan["comparisons"][0]["gates"] = {"q.json"};
   const ComparePlan read = frozen(plan, folder.string());
-  ASSERT_EQ(read.gate_digests.size(), 1u);
-  EXPECT_EQ(read.gate_digests[0].second.size(), 64u);
-  plan["comparisons"][0]["gates"] = {"absent.json"};
-  EXPECT_NE(refusal([&] { frozen(plan, folder.string()); }).find("absent.json: the qualification record cannot be read"), std::string::npos);
   std::filesystem::remove_all(folder);
+  ASSERT_EQ(read.gate_digests.size(), 1u);
+  EXPECT_EQ(read.gate_digests[0].second, hex(sha256(sample_record().dump())));
+  EXPECT_TRUE(read.is_gated(read.arms[1]));
+  EXPECT_FALSE(read.is_gated(read.arms[0]));
+  plan["arms"][1].erase("keel");
+  plan["arms"][1]["endpoint"] = {{"url", "http://127.0.0.1:1"}, {"model", "m"}};
+  EXPECT_NE(read_refusal(plan).find("gates: small is an endpoint"), std::string::npos);
 }
 
 TEST(CounterbalancedOrder, EveryArmIsEverywhereAndAfterEveryOtherEquallyOften) {

@@ -1,14 +1,10 @@
 #include "lab/compare/verdict.h"
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 
-#include <fmt/format.h>
-
-#include "base/json.h"
+#include "base/error.h"
 #include "base/sha256.h"
+#include "base/text_file.h"
 
 namespace keel {
 namespace {
@@ -43,43 +39,24 @@ RatioFigures figures_of(const ComparePlan& plan, const PlannedComparison& compar
   return figures;
 }
 
-// The cache's types as an arm attested them, "k=f16,v=fp8_e4m3"; empty where it did not.
-std::string attested_format(const std::string& arm, const std::vector<CompareBlock>& blocks) {
+// What the candidate said it runs; null before its first run that did not fail.
+PlanJson subject_of(const std::string& arm, const std::vector<CompareBlock>& blocks) {
   for (const CompareBlock& block : blocks) {
     const ArmRun* run = run_of(block, arm);
-    if (run == nullptr || !run->error.empty() || !run->ran.is_object()) continue;
-    const auto types = [](const PlanJson& json, const char* key, const char* value) -> std::string {
-      const bool given = json.is_object() && json.contains(key) && json.contains(value) && json[key].is_string() && json[value].is_string();
-      return given ? fmt::format("k={},v={}", json[key].get<std::string>(), json[value].get<std::string>()) : "";
-    };
-    const PlanJson card = run->ran.value("model_card", PlanJson());
-    const std::string engine = types(run->ran.value("engine", PlanJson()), "key_type", "value_type");
-    return !engine.empty() ? engine : types(card.is_object() ? card.value("kv_cache", PlanJson()) : PlanJson(), "key_dtype", "value_dtype");
+    if (run != nullptr && run->error.empty() && run->ran.is_object()) return run->ran.value("subject", PlanJson());
   }
-  return "";
+  return nullptr;
 }
 
 ComparisonGate gate_result(const ComparePlan& plan, const PlannedComparison& comparison, const std::string& record, const std::string& folder, const std::vector<CompareBlock>& blocks) {
-  ComparisonGate gate{.record = record, .passes = false, .words = ""};
-  std::ifstream in(std::filesystem::path(folder) / record, std::ios::binary);
-  if (!in) return gate.words = "the record cannot be read", gate;
-  const std::string text(std::istreambuf_iterator<char>(in), {});
   const auto frozen = std::ranges::find(plan.gate_digests, record, &std::pair<std::string, std::string>::first);
-  if (frozen == plan.gate_digests.end() || frozen->second != hex(sha256(text))) return gate.words = "not the record that was there when the plan was frozen", gate;
-  const PlanJson json = json_problem(text) ? PlanJson() : PlanJson::parse(text);
   try {
-    if (json.at("record") != "keel-qualification") return gate.words = "no qualification record", gate;
-    if (json.at("plan_sha256") != hex(sha256(nlohmann::json(json.at("plan")).dump()))) return gate.words = "its plan is not what it was scored by", gate;
-    if (json.at("plan").contains("broken_on_purpose")) return gate.words = "broken on purpose", gate;
-    const std::string qualified = json.at("plan").at("subject").at("candidate"), ran = attested_format(comparison.candidate, blocks), verdict = json.at("verdict");
-    if (!ran.empty() && qualified != ran) return gate.words = fmt::format("it qualifies {}, and the candidate ran {}", shortened(qualified, 60), shortened(ran, 60)), gate;
-    gate.passes = verdict == "pass";
-    gate.words = fmt::format("{} on {}: {}{}", shortened(qualified, 60), shortened(json.at("plan").at("subject").at("model").get<std::string>(), 100), shortened(verdict, 60),
-                             ran.empty() ? "; the candidate does not say what it ran" : "");
-  } catch (const nlohmann::json::exception&) {
-    gate.words = "no qualification record";
+    const std::string digest = hex(sha256(read_text_file(std::filesystem::path(folder) / record)));
+    if (frozen == plan.gate_digests.end() || frozen->second != digest) return {.record = record, .words = "not the record that was there when the plan was frozen"};
+  } catch (const Error& error) {
+    return {.record = record, .words = error.what()};
   }
-  return gate;
+  return read_gate(record, folder, subject_of(comparison.candidate, blocks));
 }
 
 void missing_blocks(ComparisonResult& result, const std::vector<CompareBlock>& blocks) {

@@ -7,17 +7,12 @@
 #include <vector>
 
 #include "lab/compare/blocks.h"
+#include "lab/compare/gate.h"
 #include "lab/stats.h"
 
 namespace keel {
 
 inline constexpr double kLeastGuard = 0.99;  // a screen for harm, no claim of equality
-
-struct ComparisonGate {
-  std::string record;
-  bool passes;
-  std::string words;  // what was found
-};
 
 struct RatioFigures {
   std::vector<std::optional<double>> ratios;  // one a planned block; above 1 the candidate is better

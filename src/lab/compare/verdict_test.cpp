@@ -4,9 +4,8 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 
-#include "base/sha256.h"
+#include "base/text_file.h"
 #include "lab/compare/report.h"
 #include "lab/compare/test_plans.h"
 #include "lab/xml_problem.h"
@@ -20,7 +19,7 @@ std::vector<CompareBlock> blocks_of(const std::vector<double>& ratios) {
   for (const double ratio : ratios) {
     CompareBlock block{.number = static_cast<std::int64_t>(blocks.size()) + 1, .runs = {}};
     block.runs.push_back({.arm = "native", .error = "", .figures = {{ArmMetric::output_rate, 100}, {ArmMetric::tpot_p95, 10}}, .ran = {{"engine", {{"kv_cache", "k16v16"}, {"key_type", "f16"}, {"value_type", "f16"}}}}, .details = {}});
-    ArmRun small{.arm = "small", .error = "", .figures = {{ArmMetric::output_rate, 100 * ratio}, {ArmMetric::tpot_p95, 10 / ratio}}, .ran = {{"engine", {{"kv_cache", "k16v8"}, {"key_type", "f16"}, {"value_type", "fp8_e4m3"}}}}, .details = {}};
+    ArmRun small{.arm = "small", .error = "", .figures = {{ArmMetric::output_rate, 100 * ratio}, {ArmMetric::tpot_p95, 10 / ratio}}, .ran = {{"engine", {{"kv_cache", "k16v8"}, {"key_type", "f16"}, {"value_type", "fp8_e4m3"}}}, {"subject", sample_subject()}}, .details = {}};
     if (ratio == 0) small.error = "exit code 3: <gone>", small.figures.clear();
     block.runs.push_back(small);
     blocks.push_back(block);
@@ -108,42 +107,73 @@ TEST(CompareVerdict, GuardsStandApart) {
   EXPECT_EQ(harm.exit_code, 1);
 }
 
-TEST(CompareVerdict, NoGainBehindAGateThatDoesNotPass) {
-  const auto folder = std::filesystem::temp_directory_path() / ("keel_compare_verdict_" + std::to_string(getpid()));
-  std::filesystem::create_directories(folder);
-  PlanJson plan = sample_plan();
-  plan["comparisons"][0]["gates"] = {"q.json"};
-  const std::vector<double> ratios{1.02, 1.03, 1.01, 1.04, 1.05, 1.02};
-  const auto with = [&](const std::string& record) {
-    std::ofstream(folder / "q.json") << record;
-    return result_of(plan, ratios, folder.string()).comparisons[0];
-  };
-  const auto record = [](const char* verdict, const char* candidate) {
-    PlanJson json{{"record", "keel-qualification"}, {"verdict", verdict}, {"plan", {{"subject", {{"model", "tiny"}, {"candidate", candidate}}}}}};
-    json["plan_sha256"] = hex(sha256(nlohmann::json(json["plan"]).dump()));
-    return json;
-  };
-  const PlanJson good = record("pass", "k=f16,v=fp8_e4m3");
-  EXPECT_EQ(with(good.dump()).verdict, ComparisonVerdict::gain);
-  EXPECT_EQ(with(good.dump()).gates[0].words, "k=f16,v=fp8_e4m3 on tiny: pass");
-  EXPECT_EQ(with(record("fail", "k=f16,v=fp8_e4m3").dump()).reasons, (std::vector<std::string>{"gate q.json: k=f16,v=fp8_e4m3 on tiny: fail"}));
-  EXPECT_EQ(with(record("not reached", "k=f16,v=fp8_e4m3").dump()).verdict, ComparisonVerdict::no_gain);
-  EXPECT_EQ(with(record("pass", "k=bf16,v=fp8_e4m3").dump()).gates[0].words, "it qualifies k=bf16,v=fp8_e4m3, and the candidate ran k=f16,v=fp8_e4m3");
-  PlanJson edited = good;
-  edited["plan"]["subject"]["model"] = "other";
-  EXPECT_EQ(with(edited.dump()).gates[0].words, "its plan is not what it was scored by");
-  PlanJson broken = good;
-  broken["plan"]["broken_on_purpose"] = "swapped pages";
-  broken["plan_sha256"] = hex(sha256(nlohmann::json(broken["plan"]).dump()));
-  EXPECT_EQ(with(broken.dump()).gates[0].words, "broken on purpose");
-  EXPECT_EQ(with(broken.dump()).verdict, ComparisonVerdict::no_gain);
-  for (const char* nothing : {"[]", "nonsense", "{}", R"({"verdict": "pass"})"}) EXPECT_EQ(with(nothing).gates[0].words, "no qualification record") << nothing;
-  with(good.dump());
-  const ComparePlan kept = frozen(plan, folder.string());
-  std::ofstream(folder / "q.json") << good.dump(1);
-  EXPECT_EQ(judge(kept, blocks_of(ratios), folder.string()).comparisons[0].gates[0].words, "not the record that was there when the plan was frozen");
-  std::filesystem::remove_all(folder);
-  EXPECT_EQ(judge(kept, blocks_of(ratios), folder.string()).comparisons[0].gates[0].words, "the record cannot be read");
+class CompareGate : public testing::Test {
+ protected:
+  CompareGate() {
+    std::filesystem::create_directories(folder_);
+    plan_["comparisons"][0]["gates"] = {"q.json"};
+  }
+  ~CompareGate() override { std::filesystem::remove_all(folder_); }
+
+  void write(const std::string& record) const { write_text_file(folder_ / "q.json", record); }
+  std::string freezing(const PlanJson& record) const {
+    write(record.dump());
+    return refusal([&] { frozen(plan_, folder_.string()); });
+  }
+  ComparisonResult judged(const ComparePlan& plan) const { return judge(plan, blocks_of({1.02, 1.03, 1.01, 1.04, 1.05, 1.02}), folder_.string()).comparisons[0]; }
+
+  std::filesystem::path folder_ = std::filesystem::temp_directory_path() / ("keel_compare_gate_" + std::to_string(getpid()));
+  PlanJson plan_ = sample_plan();
+};
+
+TEST_F(CompareGate, AGainStandsBehindARecordOfTheSameSubject) {
+  write(sample_record().dump());
+  const ComparisonResult result = judged(frozen(plan_, folder_.string()));
+  EXPECT_EQ(result.verdict, ComparisonVerdict::gain);
+  EXPECT_EQ(result.gates[0].words, "k=f16,v=fp8_e4m3 on tiny: pass, up to 640 tokens");
+}
+
+TEST_F(CompareGate, NoPlanIsFrozenBehindARecordOfSomethingElse) {
+  for (const auto& [key, what] : std::vector<std::pair<std::string, std::string>>{{"model_digest", "the model"}, {"tokenizer_digest", "the tokenizer"}, {"weights", "the weights"}, {"control", "the control's format"}, {"candidate", "the cache's format"}, {"scales_digest", "the scales"}, {"device_class", "the device"}, {"build_line", "the build"}}) {
+    PlanJson other = sample_subject();
+    other[key] = "another";
+    const std::string wanted = what + " is another there and " + sample_subject()[key].get<std::string>() + " here";
+    EXPECT_NE(freezing(sample_record(other)).find("gate q.json does not pass for small: " + wanted + "."), std::string::npos) << freezing(sample_record(other));
+    // Nor does a gain stand behind it when the arm turns out to be something else than it said before.
+    const ComparisonResult result = judged(frozen(plan_, folder_.string(), other));
+    EXPECT_EQ(result.verdict, ComparisonVerdict::no_gain);
+    EXPECT_EQ(result.reasons, std::vector<std::string>{"gate q.json: " + wanted});
+    other.erase(key);
+    EXPECT_NE(freezing(sample_record(other)).find("/plan/subject/" + key), std::string::npos) << freezing(sample_record(other));
+  }
+  PlanJson three = sample_subject();
+  three["model_digest"] = "d8", three["device_class"] = "cuda sm_90", three["page_size"] = 32;
+  EXPECT_NE(freezing(sample_record(three)).find("the model is d8 there and d1 here; the device is cuda sm_90 there and cpu here; the page size is 32 there and 16 here"), std::string::npos);
+}
+
+TEST_F(CompareGate, NoPlanIsFrozenBehindARecordThatDoesNotPass) {
+  PlanJson record = sample_record();
+  record["verdict"] = record["gates"][1]["verdict"] = "fail";
+  EXPECT_NE(freezing(record).find("its verdict is fail"), std::string::npos) << freezing(record);
+  record["verdict"] = "pass";
+  EXPECT_NE(freezing(record).find("its verdict is not what its gates say"), std::string::npos);
+  record = sample_record(), record["plan"]["subject"]["model"] = "other";
+  EXPECT_NE(freezing(record).find("edited"), std::string::npos);
+  record = sample_record(), record["plan"]["broken_on_purpose"] = "swapped pages", record["plan_sha256"] = plan_hash(record["plan"]);
+  EXPECT_NE(freezing(record).find("its run was broken on purpose"), std::string::npos);
+  for (const char* nothing : {"[]", "{}", R"({"verdict": "pass"})", "3", R"({"record": "keel-qualification", "version": 2})"}) EXPECT_NE(freezing(PlanJson::parse(nothing)).find("no qualification record"), std::string::npos) << nothing;
+  std::filesystem::remove(folder_ / "q.json");
+  EXPECT_NE(refusal([&] { frozen(plan_, folder_.string()); }).find("q.json: cannot be read"), std::string::npos);
+}
+
+TEST_F(CompareGate, ARecordThatChangedSinceOrIsGoneDoesNotPass) {
+  write(sample_record().dump());
+  const ComparePlan plan = frozen(plan_, folder_.string());
+  write(sample_record().dump(1));
+  EXPECT_EQ(judged(plan).gates[0].words, "not the record that was there when the plan was frozen");
+  EXPECT_EQ(judged(plan).verdict, ComparisonVerdict::no_gain);
+  std::filesystem::remove(folder_ / "q.json");
+  EXPECT_NE(judged(plan).gates[0].words.find("cannot be read"), std::string::npos);
 }
 
 TEST(CompareReport, SaysEveryVerdictPlainly) {
