@@ -27,7 +27,7 @@ void BenchFlags::add_to(CLI::App& command) {
   command.add_option("--repeat", repeat, "Runs, one after the other; each is reported and recorded by itself")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20))
       ->capture_default_str();
-  command.add_option("--temperature", temperature, "0 = greedy")->check(CLI::Range(0.0, 1e3))->capture_default_str();
+  command.add_option("--temperature", temperature, "0 = greedy")->check(number_between(0, 1e3))->capture_default_str();
   command.add_option("--percentile-metrics", percentile_metrics, "Metrics to print: ttft,tpot,itl,e2el (all)")
       ->delimiter(',')
       ->allow_extra_args(false)
@@ -35,7 +35,7 @@ void BenchFlags::add_to(CLI::App& command) {
   command.add_option("--metric-percentiles", choice.percentiles, "Percentiles of each, such as 50,90,99.9 (90,99)")
       ->delimiter(',')
       ->allow_extra_args(false)
-      ->check(CLI::Range(0.0, 100.0));
+      ->check(number_between(0, 100));
 }
 
 MetricChoice BenchFlags::metric_choice() const {
@@ -56,7 +56,7 @@ void WorkloadFlags::add_to(CLI::App& command) {
   command.add_option("--random-input-len,--input-len", random.input_tokens, "Tokens of a prompt")->check(length)->capture_default_str();
   command.add_option("--random-output-len,--output-len", random.output_tokens, "Tokens of an answer")->check(length)->capture_default_str();
   command.add_option("--random-range-ratio", random.range_ratio, "R: lengths are uniform between (1-R) and (1+R) times those")
-      ->check(CLI::Range(0.0, 0.999))
+      ->check(number_between(0, 0.999))
       ->capture_default_str();
   command.add_option("--num-prompts", random.prompts, "Requests")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20))

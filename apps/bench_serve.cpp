@@ -165,7 +165,7 @@ void add_bench_serve(CLI::App& bench) {
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30))
       ->capture_default_str();
   command->add_flag("--ignore-eos,!--no-ignore-eos", flags->ignore_eos, "Answers go on to their length (on)");
-  command->add_option("--seed", flags->seed, "Seed of prompts and arrivals")->capture_default_str();
+  command->add_option("--seed", flags->seed, "Seed of prompts and arrivals")->check(whole_number())->capture_default_str();
   flags->workload.add_to(*command);
   flags->bench.add_to(*command);
   command->footer("A key for the server is taken from OPENAI_API_KEY.");

@@ -43,8 +43,8 @@ void add_fit(CLI::App& app) {
   command->add_option("file", flags->file, "CSV with a header, or .jsonl: context, batch, tokens_per_s")->required();
   command->add_option("--svg", flags->svg, "File for a plot of points, curves and residuals");
   command->add_option("--html", flags->html, "File for a page of charts and numbers");
-  command->add_option("--shares", flags->questions.shares, "Shares of the ceiling to name batches for")->delimiter(',')->check(CLI::Range(0.001, 0.999))->capture_default_str();
-  command->add_option("--capacity", flags->questions.capacity, "What so many times the largest batch buys")->check(CLI::Range(1e-3, 1e3))->capture_default_str();
+  command->add_option("--shares", flags->questions.shares, "Shares of the ceiling to name batches for")->delimiter(',')->check(number_between(0.001, 0.999))->capture_default_str();
+  command->add_option("--capacity", flags->questions.capacity, "What so many times the largest batch buys")->check(number_between(1e-3, 1e3))->capture_default_str();
   command->add_flag("--json", flags->json, "As JSON");
   command->callback([flags] { fit(*flags); });
 }

@@ -1,9 +1,11 @@
 #include "options.h"
 
+#include <charconv>
 #include <filesystem>
 
 #include "base/bytes.h"
 #include "base/option_error.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/text_file.h"
 #include "kv/format.h"
@@ -13,6 +15,31 @@
 #include "lab/qualify/qualify.h"
 
 namespace keel {
+
+namespace {
+
+// Refuses text that is not all of a number which `fits`.
+template <class Number>
+CLI::Validator number_check(const std::string& wanted, std::function<bool(Number)> fits) {
+  return CLI::Validator(
+      [wanted, fits](std::string& text) {
+        Number number{};
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+        const bool good = error == std::errc() && end == text.data() + text.size() && fits(number);
+        return good ? std::string() : fmt::format("wanted {}, found {}", wanted, shortened(text, 40));
+      },
+      "");
+}
+
+}  // namespace
+
+CLI::Validator number_between(double least, double most) {
+  return number_check<double>(fmt::format("a number from {:g} to {:g}", least, most), [=](double number) { return number >= least && number <= most; });  // false for NaN
+}
+
+CLI::Validator whole_number() {
+  return number_check<std::uint64_t>("a whole number from 0 to 18446744073709551615", [](std::uint64_t) { return true; });
+}
 
 void ModelFlags::add_to(CLI::App& command) {
   command
@@ -25,7 +52,7 @@ void ModelFlags::add_to(CLI::App& command) {
   command.add_option("--dtype", dtype, "The model's 16-bit type: what 16 means in --kv-cache-dtype")
       ->check(CLI::IsMember({"auto", "float16", "bfloat16", "float32", "half"}))
       ->capture_default_str();
-  command.add_option("--dummy-seed", dummy_seed, "Seed of --load-format dummy")->capture_default_str();
+  command.add_option("--dummy-seed", dummy_seed, "Seed of --load-format dummy")->check(whole_number())->capture_default_str();
   command.add_option("--dummy-scale", dummy_scale, "Dummy weights are uniform between plus and minus this")->capture_default_str();
 }
 
@@ -57,7 +84,7 @@ void EngineFlags::add_to(CLI::App& command) {
       ->capture_default_str();
   command.add_option("--gpu-memory-utilization", options.gpu_memory_utilization,
                      "CUDA: share of the device's memory for weights, scratch and KV cache, where the cache's size is not given")
-      ->check(CLI::Range(0.01, 1.0))
+      ->check(number_between(0.01, 1))
       ->capture_default_str();
   command.add_flag("--enforce-eager", options.enforce_eager, "CUDA: launch decode steps instead of replaying graphs");
   command.add_option("--kv-cache-dtype", kv_cache_dtype,
@@ -75,7 +102,7 @@ void EngineFlags::add_to(CLI::App& command) {
   command.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", options.enable_prefix_caching, "Reuse the pages of equal prefixes (on)");
   command.add_flag("--enable-chunked-prefill,!--no-enable-chunked-prefill", options.enable_chunked_prefill, "Split long prompts over steps (on)");
   command.add_option("-t,--threads", options.threads, "Threads that compute; 0 = one a processor")->capture_default_str();
-  command.add_option("--seed", options.seed, "Seed of requests that bring none")->capture_default_str();
+  command.add_option("--seed", options.seed, "Seed of requests that bring none")->check(whole_number())->capture_default_str();
 }
 
 EngineOptions EngineFlags::engine_options() const {

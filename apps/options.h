@@ -12,6 +12,10 @@
 
 namespace keel {
 
+// Checks of an option's text. CLI11's own Range lets NaN through, and its conversions -1 and 1e30 for a seed.
+CLI::Validator number_between(double least, double most);
+CLI::Validator whole_number();  // what 64 bits hold without a sign
+
 struct ModelFlags {
   std::string model;
   std::string load_format = "auto";

@@ -58,7 +58,7 @@ void plan(PlanFlags flags) {
   }
   if (!flags.html.empty()) write_text_file(flags.html, to_html(result));
   if (flags.json) {
-    fmt::print("{}\n", as_json(result).dump(2));
+    fmt::print("{}\n", as_json(result).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
   } else {
     fmt::print("{}", to_table(result));
   }
@@ -73,7 +73,7 @@ void add_plan(CLI::App& app) {
   command->add_option("model,-m,--model", flags->model, "A config.json, a Hugging Face folder, an org/name in the local cache, or a .gguf file")->required();
   command->add_option("--kv-cache-memory-bytes", flags->pool, "Size of the pool, such as 40GiB");
   command->add_option("--gpu-memory", flags->gpu_memory, "The GPU's memory, such as 141GiB: the pool is what weights and scratch leave");
-  command->add_option("--gpu-memory-utilization", o.gpu_memory_utilization, "Share of it to use")->check(CLI::Range(0.01, 1.0))->capture_default_str();
+  command->add_option("--gpu-memory-utilization", o.gpu_memory_utilization, "Share of it to use")->check(number_between(0.01, 1))->capture_default_str();
   command->add_option("--reserved-memory", flags->reserved, "Of it, left for what cannot be calculated (CUDA's context, graphs)");
   command->add_option("--multiprocessors", o.multiprocessors, "Of the GPU")->check(CLI::Range(1, 1024))->capture_default_str();
   command->add_option("--context", o.context, "Cached tokens of a sequence when decoding begins")->capture_default_str();
@@ -85,14 +85,14 @@ void add_plan(CLI::App& app) {
   command->add_option("--max-num-seqs", o.max_sequences, "Sequences that run at once")->capture_default_str();
   command->add_option("--max-num-batched-tokens", o.max_tokens, "Tokens a step may compute")->capture_default_str();
   command->add_option("-T,--tensor-parallel-size", o.ranks, "Plan one rank of as many")->capture_default_str();
-  command->add_option("--other-step-bytes", o.other_step_bytes, "Bytes a decode step reads beside weights and cache")->check(CLI::NonNegativeNumber);
+  command->add_option("--other-step-bytes", o.other_step_bytes, "Bytes a decode step reads beside weights and cache")->check(number_between(0, 1e18));
   command->add_option("--max-transfer-bytes", flags->transfer, "Largest NVMe command (128KiB)");
   command->add_option("--chunk-tokens", o.chunk_tokens, "Tokens of an offloaded chunk")->capture_default_str();
   LinkWorkload &stream = flags->workloads[0], &reload = flags->workloads[1], &handover = flags->workloads[2];
-  const CLI::Range seconds(1e-6, 1e6), rate(0.0, 1e9);
+  const CLI::Validator seconds = number_between(1e-6, 1e6), rate = number_between(0, 1e9);
   command->add_option("--step-deadline", stream.deadline_s, "Streaming overflow: seconds of a decode step")->check(seconds)->capture_default_str();
-  command->add_option("--offloaded-share", stream.share, "Streaming overflow: share of the cache that is not resident")->check(CLI::Range(0.0, 1.0))->capture_default_str();
-  command->add_option("--streaming-sequences", stream.concurrent, "Streaming overflow: sequences of a step that stream")->check(CLI::Range(1.0, 1e6))->capture_default_str();
+  command->add_option("--offloaded-share", stream.share, "Streaming overflow: share of the cache that is not resident")->check(number_between(0, 1))->capture_default_str();
+  command->add_option("--streaming-sequences", stream.concurrent, "Streaming overflow: sequences of a step that stream")->check(number_between(1, 1e6))->capture_default_str();
   command->add_option("--reload-deadline", reload.deadline_s, "Reload: seconds it may take")->check(seconds)->capture_default_str();
   command->add_option("--reloads-per-second", reload.events_per_second, "Reload: how many arrive; 0 = one alone")->check(rate)->capture_default_str();
   command->add_option("--handover-deadline", handover.deadline_s, "Hand-over: seconds it may take")->check(seconds)->capture_default_str();

@@ -1,6 +1,7 @@
 #include "sampling_flags.h"
 
 #include "base/option_error.h"
+#include "options.h"
 
 namespace keel {
 
@@ -11,7 +12,7 @@ void SamplingFlags::add_to(CLI::App& command) {
   command.add_option("--top-p", top_p, "Only the likeliest tokens that together have this probability");
   command.add_option("--min-p", min_p, "Only tokens at least this likely relative to the likeliest");
   command.add_option("--repetition-penalty", repetition_penalty, "Above 1 makes repeats less likely");
-  command.add_option("--sampling-seed", seed, "Same seed, same text");
+  command.add_option("--sampling-seed", seed, "Same seed, same text")->check(whole_number());
   command.add_option("--stop", stop, "Text that ends the answer; may be given more than once")->allow_extra_args(false);
   command.add_flag("--ignore-eos", ignore_eos, "Go on past the model's end token");
 }

@@ -13,6 +13,8 @@
 namespace keel {
 namespace {
 
+constexpr std::int64_t kMostProbeTokens = std::int64_t{1} << 22;  // each is decoded in some twenty roundings
+
 struct ScanFlags {
   ModelFlags model;
   ProbePlan plan;
@@ -46,6 +48,9 @@ ProbeText probe_text(const ScanFlags& flags, const ModelPath& path, const ModelC
 
 void scan(ScanFlags flags) {
   if (flags.device != "cpu") refuse_option("--device {}: the probe changes keys and values between two operations, which only the CPU can", flags.device);
+  if (flags.plan.documents > kMostProbeTokens / flags.plan.tokens) {
+    refuse_option("--documents {} of --tokens {}: wanted at most {} tokens in all", flags.plan.documents, flags.plan.tokens, kMostProbeTokens);
+  }
   if (flags.plan.layer_documents > flags.plan.documents) {
     refuse_option("--layer-documents {} is more than --documents {}", flags.plan.layer_documents, flags.plan.documents);
   }
@@ -61,7 +66,7 @@ void scan(ScanFlags flags) {
   const ScanVerdict verdict = judge(result);
   if (!flags.html.empty()) write_text_file(flags.html, to_html(result, verdict));
   if (flags.json) {
-    fmt::print("{}\n", as_json(result, verdict).dump(2));
+    fmt::print("{}\n", as_json(result, verdict).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
   } else {
     fmt::print("{}", to_table(result, verdict));
   }
@@ -76,14 +81,14 @@ void add_scan(CLI::App& app) {
   command->add_option("--device", flags->device, "The probe runs on the CPU")->check(CLI::IsMember({"cpu", "cuda", "auto"}))->capture_default_str();
   CLI::Option* weights_only = command->add_flag("--weights-only", flags->weights_only, "Config and weights alone: no forward pass");
   CLI::Option* data = command->add_option("--data", flags->data, "Text to probe with, instead of the built-in prose")->excludes(weights_only);
-  command->add_option("--random-tokens", flags->random_tokens, "Probe with tokens drawn from this seed: for a model without a tokenizer")->excludes(weights_only)->excludes(data);
-  command->add_option("--documents", flags->plan.documents, "Documents of the probe")->check(CLI::Range(kScreenPrompts, std::int64_t{1} << 20))->capture_default_str();
+  command->add_option("--random-tokens", flags->random_tokens, "Probe with tokens drawn from this seed: for a model without a tokenizer")->check(whole_number())->excludes(weights_only)->excludes(data);
+  command->add_option("--documents", flags->plan.documents, "Documents of the probe")->check(CLI::Range(kScreenPrompts, std::int64_t{1} << 16))->capture_default_str();
   command->add_option("--tokens", flags->plan.tokens, "Tokens of each")->check(CLI::Range(std::int64_t{2}, std::int64_t{1} << 20))->capture_default_str();
   command->add_option("--layer-documents", flags->plan.layer_documents, "Of the documents, those for each layer alone")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20))
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 16))
       ->capture_default_str();
   command->add_option("--layer-tokens", flags->layer_tokens, "Of those documents' tokens (128, or --tokens where that is less)")->check(CLI::Range(std::int64_t{2}, std::int64_t{1} << 20));
-  command->add_option("-t,--threads", flags->threads, "Threads that compute; 0 = one a processor")->capture_default_str();
+  command->add_option("-t,--threads", flags->threads, "Threads that compute; 0 = one a processor")->check(CLI::Range(0, 1024))->capture_default_str();
   command->add_option("--html", flags->html, "Also a page with charts");
   command->add_flag("--json", flags->json, "As JSON, with every channel and layer");
   command->callback([flags] { scan(*flags); });

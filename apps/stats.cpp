@@ -273,7 +273,7 @@ void add_stats(CLI::App& app) {
   add_values(*command, *flags, "Numbers, such as one mean a document");
   command->add_option("--limit", flags->limit, "What the upper limit may reach");
   command->add_option("--draws", flags->plan.draws, "Resamples")->capture_default_str();
-  command->add_option("--seed", flags->plan.seed, "Of the resamples")->capture_default_str();
+  command->add_option("--seed", flags->plan.seed, "Of the resamples")->check(whole_number())->capture_default_str();
   add_confidence(*command, flags->plan.confidence);
   command->callback([flags] { bootstrap_mean(*flags); });
 

@@ -88,6 +88,12 @@ TEST(CommandLine, StatisticsOfImpossibleNumbersAreRefusedByName) {
                           Case{"median-ci 1 inf", "'inf'"},
                           Case{"median-ci ' , '", "no numbers"},
                           Case{"bootstrap-mean 1 2 --draws 0", "found 0"},
+                          Case{"bootstrap-mean 1 2 --seed -1", "a whole number from 0 to 18446744073709551615, found -1"},
+                          Case{"bootstrap-mean 1e308 1e308", "no sum"},
+                          Case{"speculation --base 1 --quant 1,2 --spec 1 --both 1", "found 1 --base, 2 --quant"},
+                          Case{"speculation --base 1 --quant 0 --spec 1 --both 1", "quant is 0"},
+                          Case{"speculation --base 1e308 --quant 1e-308 --spec 1e-308 --both 1", "block 1: its throughputs"},
+                          Case{"speculation --base , --quant , --spec , --both ,", "at least one block"},
                           Case{"bootstrap-mean 1 2 --limit nan", "--limit nan"},
                           Case{"spearman", "at least one x"},
                           Case{"spearman --x 1,2 --y 1", "2 x and 1 y"},
@@ -140,7 +146,9 @@ TEST(CommandLine, PlanAndFitEndWithTwoForAFileTheyCannotUse) {
   };
   for (const Case& one : {Case{"plan /no/such/config.json", "no/such"}, Case{"plan " + mla, "compressed-latent cache (MLA)"}, Case{"plan " + geometry + "-T 3", "8 KV heads"},
                           Case{"plan " + geometry + "--kv-cache-memory-bytes 1KiB", "one page"}, Case{"plan " + geometry + "--kv-cache-dtype k4v4", "k4v4"},
-                          Case{"plan " + geometry + "--gpu-memory 0", "--gpu-memory"}, Case{"fit /no/such.csv", "cannot be read"},
+                          Case{"plan " + geometry + "--gpu-memory 0", "--gpu-memory"}, Case{"plan " + geometry + "--step-deadline nan", "a number from 1e-06 to 1e+06, found nan"},
+                          Case{"plan " + geometry + "--other-step-bytes inf", "found inf"}, Case{"plan " + geometry + "--block-size 0", "--block-size"},
+                          Case{"fit " + written("c.csv", "context,batch,tokens_per_s\n1,1,5\n1,2,1e308\n"), "c.csv:3: tokens_per_s"}, Case{"fit a.csv --capacity nan", "found nan"}, Case{"fit /no/such.csv", "cannot be read"},
                           Case{"fit " + written("a.csv", "context,batch\n1,2\n"), "a.csv:1: the header"},
                           Case{"fit " + written("b.csv", "context,batch,tokens_per_s\n1,1,5\n1,2,9\n"), "2 distinct batches"}}) {
     const Ended ended = run(one.arguments);
@@ -194,7 +202,9 @@ TEST(CommandLine, ScanReadsWeightsAloneAndRefusesWhatItCannotProbe) {
   };
   for (const Case& one : {Case{tiny + "--device cuda", 2, "only the CPU can"}, Case{tiny + "--documents 4", 2, "--documents"},
                           Case{tiny + "--layer-documents 9", 2, "--layer-documents 9"}, Case{tiny + "--tokens 100000", 2, "found"}, Case{tiny + "--tokens 100 --layer-tokens 101", 2, "--layer-tokens 101"},
-                          Case{tiny + "--weights-only --data x", 2, "--weights-only"}, Case{"scan " + golden + "qwen2", 1, "--random-tokens"}}) {
+                          Case{tiny + "--random-tokens -1", 2, "a whole number from 0 to 18446744073709551615, found -1"}, Case{tiny + "--random-tokens 99999999999999999999", 2, "whole number"},
+                          Case{tiny + "--random-tokens 1 --documents 65536 --tokens 1000000", 2, "wanted at most 4194304 tokens in all"}, Case{tiny + "--weights-only -t 1025", 2, "1024"},
+                          Case{tiny + "--weights-only -t -1", 2, "1024"}, Case{tiny + "--weights-only --data x", 2, "--weights-only"}, Case{"scan " + golden + "qwen2", 1, "--random-tokens"}}) {
     const Ended ended = run(one.arguments);
     EXPECT_EQ(ended.code, one.code) << one.arguments << "\n" << ended.said;
     EXPECT_NE(ended.said.find(one.said), std::string::npos) << one.arguments << "\n" << ended.said;

@@ -83,6 +83,7 @@ BytePlan make_byte_plan(const std::string& model, const ModelConfig& config, Pla
   const auto positive = [](const char* flag, std::int64_t value, std::int64_t most) {
     if (value < 1 || value > most) refuse_option("--{} must be between 1 and {}, found {}", flag, most, value);
   };
+  positive("block-size", options.page_size, kMaxPageSize);
   positive("context", options.context, std::int64_t{1} << 31);
   positive("output", options.output, std::int64_t{1} << 31);
   positive("batch", options.batch, 1 << 20);
@@ -147,8 +148,10 @@ BytePlan make_byte_plan(const std::string& model, const ModelConfig& config, Pla
     }
     row.traffic_share = kv_traffic_share(static_cast<double>(plan.weights.step), static_cast<double>(options.batch),
                                          static_cast<double>(options.context), static_cast<double>(row.bytes_per_token), options.other_step_bytes);
-    row.generation_bytes = plan.token_reads * row.bytes_per_token;
-    row.payload_bytes = options.context * row.bytes_per_token;
+    if (__builtin_mul_overflow(plan.token_reads, row.bytes_per_token, &row.generation_bytes) || __builtin_mul_overflow(options.context, row.bytes_per_token, &row.payload_bytes)) {
+      refuse_option("--context {} and --output {} at {} bytes a token: wanted fewer than 2^63 bytes of cache to be read, found {} tokens of them", options.context, options.output,
+                    row.bytes_per_token, plan.token_reads);
+    }
     for (const LinkWorkload& workload : options.workloads) row.link_gbps.push_back(link_demand(workload, static_cast<double>(row.payload_bytes)));
     row.chunk = io_commands(options.chunk_tokens * row.bytes_per_token, options.transfer_bytes);
     const FormatPlan& first = plan.formats.front();

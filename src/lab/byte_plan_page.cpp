@@ -149,7 +149,7 @@ std::string to_html(const BytePlan& plan) {
                fmt::format("B·T·b / (W + B·T·b + O), with {} of weights read a step. A byte model, not a profile.", format_bytes(plan.weights.step)));
   page.section("Over a link").paragraph("Three different requirements, not one for a disk.");
   for (std::size_t i = 0; i < options.workloads.size(); ++i) page.chart(draw(link_chart(plan, i)));
-  page.section("Every number").details("as `keel plan` prints it", to_table(plan)).details("as `keel plan --json` prints it", as_json(plan).dump(2));
+  page.section("Every number").details("as `keel plan` prints it", to_table(plan)).details("as `keel plan --json` prints it", as_json(plan).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
   return page.text();
 }
 

@@ -213,6 +213,10 @@ TEST(BytePlan, WrongOptionsAreRefusedByName) {
   EXPECT_NE(refusal([] { plan_of(qwen3_8b(), {.pool_bytes = 1 << 30, .gpu_memory_bytes = 1 << 30}); }).find("one of them"), std::string::npos);
   EXPECT_NE(refusal([] { plan_of(qwen3_8b(), {.pool_bytes = 1024}); }).find("too small for one page"), std::string::npos);
   EXPECT_NE(refusal([] { plan_of(qwen3_8b(), {.page_size = 5}); }).find("block size 5"), std::string::npos);
+  EXPECT_NE(refusal([] { plan_of(qwen3_8b(), {.page_size = 0}); }).find("--block-size must be between 1 and 256, found 0"), std::string::npos);
+  ModelConfig endless = qwen3_8b();
+  endless.max_positions = INT32_MAX;
+  EXPECT_NE(refusal([&] { plan_of(endless, {.context = 1'000'000'000, .output = 1'000'000'000}); }).find("fewer than 2^63 bytes of cache"), std::string::npos);
   EXPECT_NE(refusal([] { plan_of(qwen3_8b(), {.transfer_bytes = 1000}); }).find("multiple of 4096"), std::string::npos);
 }
 
@@ -234,6 +238,18 @@ TEST(BytePlan, TheTableAndTheJsonSayThatFiguresAreCalculated) {
   EXPECT_NE(to_table(plan).find("388,352"), std::string::npos);
   EXPECT_EQ(as_json(plan)["basis"], "calculated");
   EXPECT_EQ(as_json(plan)["formats"].size(), 6u);
+}
+
+TEST(BytePlan, ThePageOfAHostileConfigIsWellFormed) {
+  ModelConfig config = qwen3_8b();
+  config.architecture = "<script>alert(1)</script>\x01\xff\"&" + std::string(100'000, 'x');
+  config.layers = 4096, config.kv_heads = config.heads = 16384, config.max_positions = INT32_MAX;
+  const MeasuredCurve curve{.hill = {1e17, 1e18, 5}, .context = 1, .largest_batch = 1e15, .flags = {"</pre><b>"}};
+  const std::string html = to_html(make_byte_plan("a<b>&\"c", config, {.pool_bytes = std::int64_t{1} << 62, .context = 1, .output = 1, .curve = curve}));
+  EXPECT_EQ(xml_problem(html), std::nullopt) << *xml_problem(html);
+  EXPECT_EQ(occurrences(html, "<script"), 0);
+  EXPECT_EQ(occurrences(html, "</pre><b>"), 0);
+  EXPECT_EQ(occurrences(html, "nan"), 0);
 }
 
 TEST(BytePlan, ThePageDrawsEveryFormatWithWhatWasAsked) {

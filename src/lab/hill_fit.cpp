@@ -213,11 +213,6 @@ double Hill::at(double batch) const { return ceiling * share(batch); }
 double Hill::batch_for_share(double share) const { return half_batch * std::pow(share / (1 - share), 1 / gamma); }
 double Hill::elasticity(double batch) const { return gamma * (1 - share(batch)); }
 
-double speculation_ratio(double base, double quantised, double speculative, double both) {
-  return (both / base) / ((quantised / base) * (speculative / base));
-}
-std::string speculation_class(double ratio) { return ratio < 0.9 ? "they hinder each other" : ratio <= 1.1 ? "they compose" : "they help each other"; }
-
 HillFit fit_hill(std::span<const SweepPoint> points) {
   check(!points.empty(), "a fit has points");
   HillFit fit{.context = points.front().context, .points = {points.begin(), points.end()}, .batches = 1, .hill = {}, .r_squared = 0, .residual_deviation = 0, .residuals = {}, .flags = {}};

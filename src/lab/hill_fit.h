@@ -25,13 +25,11 @@ struct Hill {
   double token_time_gain(double batch, double factor) const { return factor / throughput_gain(batch, factor); }
 };
 
-// (both speedups together) / (their product): 1 where they compose.
-double speculation_ratio(double base, double quantised, double speculative, double both);
-std::string speculation_class(double ratio);  // below 0.9, to 1.1, above
-
 struct SweepPoint {
   double context, batch, tokens_per_s;
 };
+// Of all three: what no machine reaches, and squares of it are still numbers.
+inline constexpr double kLeastFigure = 1e-9, kMostFigure = 1e15;
 
 // Interval of a parameter: all values whose best refit of the others is not worse than the F-test of `kConfidence` allows. An end
 // that reaches the bound of the search is no limit found, which the flag says.

@@ -10,12 +10,12 @@
 namespace keel {
 namespace {
 
-// What other programs call the same three columns.
-constexpr std::pair<std::string_view, int> kNames[] = {{"context", 0}, {"batch", 1}, {"tokens_per_s", 2}, {"tokens/s", 2}};
+constexpr const char* kColumns[] = {"context", "batch", "tokens_per_s"};
 
 int column_named(std::string_view name) {
-  for (const auto& [known, column] : kNames) {
-    if (name == known) return column;
+  if (name == "tokens/s") return 2;  // as others write it
+  for (const int column : {0, 1, 2}) {
+    if (name == kColumns[column]) return column;
   }
   return -1;
 }
@@ -36,13 +36,14 @@ std::vector<std::string_view> split(std::string_view line, char at) {
   }
 }
 
-void check_point(const SweepPoint& point, const std::string& where) {
-  const auto positive = [&](const char* what, double value) {
-    if (!(value > 0) || !std::isfinite(value)) refuse_option("{}: {}: wanted a number above 0, found {}", where, what, value);
-  };
-  positive("context", point.context);
-  positive("batch", point.batch);
-  positive("tokens_per_s", point.tokens_per_s);
+// Of `values`, in the order of kColumns.
+SweepPoint point_of(const double (&values)[3], const std::string& where) {
+  for (const int column : {0, 1, 2}) {
+    if (!(values[column] >= kLeastFigure && values[column] <= kMostFigure)) {
+      refuse_option("{}: {}: wanted a number from {:g} to {:g}, found {}", where, kColumns[column], kLeastFigure, kMostFigure, values[column]);
+    }
+  }
+  return {values[0], values[1], values[2]};
 }
 
 class CsvReader {
@@ -56,9 +57,9 @@ class CsvReader {
       if (columns_[i] < 0) continue;
       double& value = values[columns_[i]];
       const auto [end, error] = std::from_chars(cells[i].data(), cells[i].data() + cells[i].size(), value);
-      if (error != std::errc() || end != cells[i].data() + cells[i].size()) refuse_option("{}: wanted a number, found '{}'", where, shortened(std::string(cells[i]), 40));
+      if (error != std::errc() || end != cells[i].data() + cells[i].size()) refuse_option("{}: {}: wanted a number, found '{}'", where, kColumns[columns_[i]], shortened(std::string(cells[i]), 40));
     }
-    return SweepPoint{values[0], values[1], values[2]};
+    return point_of(values, where);
   }
 
  private:
@@ -85,11 +86,18 @@ SweepPoint json_point(std::string_view text, const std::string& where) {
     if (!value.is_number() || given[column]) refuse_option("{}: {}: wanted one number, found {}", where, key, shortened(value.dump(), 40));
     values[column] = value.get<double>(), given[column] = true;
   }
-  constexpr const char* kColumns[] = {"context", "batch", "tokens_per_s"};
   for (const int column : {0, 1, 2}) {
     if (!given[column]) refuse_option("{}: {} is missing", where, kColumns[column]);
   }
-  return {values[0], values[1], values[2]};
+  return point_of(values, where);
+}
+
+// A number of what `keel fit --json` prints.
+double number_of(const nlohmann::json& json, const std::string& label, const char* what, double least, double most) {
+  if (!json.is_number() || !(json.get<double>() >= least && json.get<double>() <= most)) {
+    refuse_option("{}: {}: wanted a number from {:.6g} to {:.6g}, found {}", label, what, least, most, shortened(json.dump(), 40));
+  }
+  return json;
 }
 
 }  // namespace
@@ -101,16 +109,18 @@ MeasuredCurve read_curve(const std::string& text, const std::string& label, doub
   try {
     if (json.at("record") != "keel fit") refuse_option("{}: wanted what `keel fit --json` prints", label);
     for (const auto& fit : json.at("fits")) {
-      const double found = fit.at("context");
+      const double found = number_of(fit.at("context"), label, "context", kLeastFigure, kMostFigure);
       if (found != context) {
         others += fmt::format("{}{}", others.empty() ? "" : ", ", found);
         continue;
       }
-      MeasuredCurve curve{.hill = {fit.at("ceiling").at("value"), fit.at("half_batch").at("value"), fit.at("gamma").at("value")},
-                          .context = context, .largest_batch = fit.at("points").back().at("batch"), .flags = fit.at("flags")};
-      for (const double value : {curve.hill.ceiling, curve.hill.half_batch, curve.hill.gamma, curve.largest_batch}) {
-        if (!(value > 0) || !std::isfinite(value)) refuse_option("{}: a fit's parameters are numbers above 0, found {}", label, value);
-      }
+      // Ends of the search, and a little for how they were printed.
+      const auto parameter = [&](const char* name, double least, double most) { return number_of(fit.at(name).at("value"), label, name, least * 0.999, most * 1.001); };
+      MeasuredCurve curve{.hill = {parameter("ceiling", kLeastCeiling * kLeastFigure, kMostCeiling * kMostFigure), parameter("half_batch", kLeastHalf * kLeastFigure, kMostHalf * kMostFigure),
+                                   parameter("gamma", kLeastGamma, kMostGamma)},
+                          .context = context, .largest_batch = 0, .flags = fit.at("flags")};
+      for (const auto& point : fit.at("points")) curve.largest_batch = std::max(curve.largest_batch, number_of(point.at("batch"), label, "batch", kLeastFigure, kMostFigure));
+      if (curve.largest_batch == 0) refuse_option("{}: the fit at context {} has no points", label, context);
       return curve;
     }
   } catch (const nlohmann::json::exception& error) {
@@ -130,9 +140,7 @@ std::vector<SweepPoint> read_sweep(const std::string& text, const std::string& l
     if (trimmed(line).empty() || trimmed(line).front() == '#') continue;
     const std::string where = fmt::format("{}:{}", label, number);
     const std::optional<SweepPoint> point = json_lines ? json_point(line, where) : csv.line(line, where);
-    if (!point) continue;
-    check_point(*point, where);
-    points.push_back(*point);
+    if (point) points.push_back(*point);
   }
   if (points.empty()) refuse_option("{}: no measured points: wanted lines of context, batch and tokens_per_s", label);
   return points;

@@ -79,11 +79,6 @@ TEST(HillFit, CapacityGainsAndTokenTimesAreThoseOfTheVectors) {
     }
     EXPECT_NEAR(hill.throughput_gain(batch, factor), factor * (hill.half_batch + batch) / (hill.half_batch + factor * batch), 1e-12);
   }
-  const Json& rho = v["speculation_rho"];
-  EXPECT_DOUBLE_EQ(speculation_ratio(rho["base"], rho["quant"], rho["spec"], rho["both"]), rho["expected"]);
-  EXPECT_EQ(speculation_class(1.0), "they compose");
-  EXPECT_EQ(speculation_class(0.62), "they hinder each other");
-  EXPECT_EQ(speculation_class(1.95), "they help each other");
 }
 
 TEST(HillFit, ALinearStepTimeGivesGammaOneAndItsOwnConstants) {
@@ -105,6 +100,22 @@ TEST(HillFit, ExactDataAreRecoveredOverTheWholeBox) {
       EXPECT_NEAR(fit.hill.ceiling / planted.ceiling, 1, 1e-3) << half << " " << gamma;
       EXPECT_NEAR(fit.hill.half_batch / half, 1, 1e-3) << half << " " << gamma;
       EXPECT_NEAR(fit.hill.gamma / gamma, 1, 1e-3) << half << " " << gamma;
+    }
+  }
+}
+
+TEST(HillFit, TheSizeOfTheFiguresDoesNotMatter) {
+  for (const double speed : {1e-7, 1.0, 1e11}) {
+    for (const double size : {1e-8, 1.0, 1e12}) {
+      std::vector<SweepPoint> points = drawn({2000, 12, 1.3}, kBatches, 0.01, 4);
+      for (SweepPoint& point : points) point.tokens_per_s *= speed, point.batch *= size;
+      const HillFit plain = fit_hill(drawn({2000, 12, 1.3}, kBatches, 0.01, 4)), scaled = fit_hill(points);
+      EXPECT_NEAR(scaled.hill.ceiling / plain.hill.ceiling / speed, 1, 1e-6) << speed << " " << size;
+      EXPECT_NEAR(scaled.hill.half_batch / plain.hill.half_batch / size, 1, 1e-6) << speed << " " << size;
+      EXPECT_NEAR(scaled.hill.gamma / plain.hill.gamma, 1, 1e-6) << speed << " " << size;
+      ASSERT_TRUE(scaled.gamma && plain.gamma);
+      EXPECT_NEAR(scaled.gamma->high / plain.gamma->high, 1, 1e-3) << speed << " " << size;
+      EXPECT_EQ(scaled.flags.size(), plain.flags.size());
     }
   }
 }
@@ -211,8 +222,10 @@ TEST(HillFit, WrongFilesAreRefusedWithTheirLine) {
   };
   for (const Case& one : {Case{"", false, "no measured points"}, Case{head, false, "no measured points"}, Case{"context,batch\n1,2\n", false, "x:1: the header"},
                           Case{head + "1,2,3\n1,2\n", false, "x:3: wanted 3 columns"}, Case{head + "1,2,many\n", false, "found 'many'"},
-                          Case{head + "1,2,nan\n", false, "tokens_per_s: wanted a number above 0"}, Case{head + "1,0,3\n", false, "batch: wanted a number above 0"},
-                          Case{head + "1,2,-3\n", false, "found -3"}, Case{head + "1,2,inf\n", false, "above 0"}, Case{"{\"context\":1}\n", true, "x:1: batch is missing"},
+                          Case{head + "1,2,nan\n", false, "x:2: tokens_per_s: wanted a number from 1e-09 to 1e+15, found nan"}, Case{head + "1,0,3\n", false, "x:2: batch: wanted a number from"},
+                          Case{head + "1,2,-3\n", false, "found -3"}, Case{head + "1,2,inf\n", false, "found inf"}, Case{head + "1,2,3\n1,4,1e308\n", false, "x:3: tokens_per_s: wanted a number from 1e-09 to 1e+15, found 1e+308"},
+                          Case{head + "1e308,2,3\n", false, "x:2: context: wanted"}, Case{head + "1,1e-300,3\n", false, "x:2: batch: wanted"}, Case{head + "1,2,1e999\n", false, "x:2: tokens_per_s: wanted a number, found '1e999'"},
+                          Case{"{\"context\":1,\"batch\":2,\"tokens_per_s\":1e308}\n", true, "x:1: tokens_per_s: wanted a number from"}, Case{"{\"context\":1,\"batch\":2,\"tokens_per_s\":1e999}\n", true, "x:1: "}, Case{"{\"context\":1}\n", true, "x:1: batch is missing"},
                           Case{"[1]\n", true, "wanted an object"}, Case{"{\"context\":\n", true, "x:1:"}, Case{"{\"context\":\"1\"}\n", true, "wanted one number"}}) {
     const std::string said = refusal([&] { read_sweep(one.text, "x", one.json); });
     EXPECT_NE(said.find(one.said), std::string::npos) << one.text << "\n" << said;
@@ -230,6 +243,20 @@ TEST(HillFit, ACurveIsReadBackFromItsJsonAtItsContextAlone) {
   EXPECT_NE(refusal([&] { read_curve(json, "x", 1024); }).find("no fit at context 1024; there are fits at 8192"), std::string::npos);
   EXPECT_NE(refusal([&] { read_curve("{}", "x", 1024); }).find("keel fit --json"), std::string::npos);
   EXPECT_NE(refusal([&] { read_curve("[", "x", 1024); }).find("x: "), std::string::npos);
+  const auto with = [&](const char* pointer, const Json& value) {
+    Json edited = Json::parse(json);
+    edited[Json::json_pointer(pointer)] = value;
+    return refusal([&] { read_curve(edited.dump(), "x", 8192); });
+  };
+  EXPECT_NE(with("/fits/0/ceiling/value", 1e308).find("x: ceiling: wanted a number from"), std::string::npos);
+  EXPECT_NE(with("/fits/0/half_batch/value", -1).find("x: half_batch: wanted"), std::string::npos);
+  EXPECT_NE(with("/fits/0/gamma/value", 1e3).find("x: gamma: wanted"), std::string::npos);
+  EXPECT_NE(with("/fits/0/gamma/value", "1").find("x: gamma: wanted"), std::string::npos);
+  EXPECT_NE(with("/fits/0/points/3/batch", 1e308).find("x: batch: wanted"), std::string::npos);
+  EXPECT_NE(with("/fits/0/points", Json::array()).find("has no points"), std::string::npos);
+  EXPECT_NE(with("/fits/0/points", 7).find("x: "), std::string::npos);
+  EXPECT_NE(with("/fits/0/flags", 7).find("x: wanted what"), std::string::npos);
+  EXPECT_NE(with("/fits", 7).find("x: "), std::string::npos);
 }
 
 TEST(HillFit, TableJsonAndPlotShowEveryPointAndFlag) {

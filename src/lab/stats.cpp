@@ -145,6 +145,9 @@ SpeculationRatio speculation_ratio(std::span<const SpeculationBlock> blocks, dou
     spec.push_back(block.spec / block.base);
     both.push_back(block.both / block.base);
     rho.push_back(block.rho());
+    for (const double ratio : {quant.back(), spec.back(), both.back(), rho.back()}) {
+      if (!(ratio > 0) || !std::isfinite(ratio)) fail("block {}: its throughputs, {}, {}, {} and {}, have no ratio that a number holds", i + 1, block.base, block.quant, block.spec, block.both);
+    }
   }
   SpeculationRatio ratio{.quant = median(quant), .spec = median(spec), .both = median(both), .rho = median(rho),
                          .interval = bootstrap_median_interval(rho, confidence), .composition = {}, .settled = false};

@@ -2,6 +2,7 @@
 #include <boost/math/special_functions/beta.hpp>
 #include <boost/math/special_functions/binomial.hpp>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "base/error.h"
@@ -95,6 +96,9 @@ MeanLimit bootstrap_mean_upper(std::span<const double> documents, const Bootstra
   need_confidence(plan.confidence);
   if (plan.draws < 1 || plan.draws > kMostDraws) fail("wanted 1 to {} bootstrap draws, found {}", kMostDraws, plan.draws);
   const double n = static_cast<double>(documents.size());
+  for (const double value : documents) {
+    if (!(std::abs(value) <= std::numeric_limits<double>::max() / n)) fail("{} values as large as {} have no sum that a number holds", documents.size(), value);
+  }
   std::vector<double> means(plan.draws);
   std::uint64_t counter = 0;
   for (double& mean : means) {

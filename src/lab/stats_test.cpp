@@ -394,6 +394,9 @@ TEST(Speculation, ThroughputsThatAreNoneAreRefused) {
       EXPECT_THROW(speculation_ratio({&block, 1}), Error);
     }
   }
+  for (const SpeculationBlock& block : {SpeculationBlock{1e308, 1e-308, 1e-308, 1e308}, SpeculationBlock{1e-308, 1e308, 1, 1}, SpeculationBlock{1, 1e-200, 1e-200, 1e200}}) {
+    EXPECT_THROW(speculation_ratio({&block, 1}), Error);
+  }
 }
 
 TEST(Speculation, ReproducesTheSharedVector) {
