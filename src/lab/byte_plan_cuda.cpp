@@ -36,7 +36,7 @@ std::int64_t decode_workspace(const ModelConfig& c, std::int64_t sequences, int 
   if (!any_of(c.head_dim, {64, 128}) || group > 16) return 0;  // the plain kernel's shapes
   std::int64_t most = 0;
   for (const auto& [key, value] : plan_formats(DType::f16)) {
-    const cuda::DecodeConfig kernel = cuda::decode_config(key, value, static_cast<int>(c.head_dim), cuda::tiles_for(group));
+    const cuda::DecodeConfig kernel = cuda::decode_config(key, value, static_cast<int>(c.head_dim), group);
     most = std::max(most, cuda::DecodeWorkspace(nullptr, sequences, multiprocessors * kernel.tuning.ctas_per_sm, kernel).bytes);
   }
   return most;

@@ -71,8 +71,25 @@ __global__ void __launch_bounds__(kPlanThreads) plan_kernel(const std::int32_t* 
   const std::int64_t warps = std::int64_t{ctas} * warps_a_cta;
   const std::int64_t active = min(std::int64_t{used_ctas} * warps_a_cta, (total + kMinPagesAWarp - 1) / kMinPagesAWarp);
   const auto begin_of = [&](std::int64_t warp) { return warp < active ? warp * total / active : total; };
-  // The CTA of the warp whose slice holds page `at`: the last warp with begin_of(warp) <= at.
-  const auto cta_of = [&](std::int64_t at) { return static_cast<int>(((at + 1) * active - 1) / total / warps_a_cta); };
+  // The warp whose slice holds page `at`: the last one with begin_of(warp) <= at.
+  const auto warp_of = [&](std::int64_t at) { return ((at + 1) * active - 1) / total; };
+  const auto cta_of = [&](std::int64_t at) { return static_cast<int>(warp_of(at) / warps_a_cta); };
+  // Pages [from, to) of the unit of page `at`.
+  const auto unit_range = [&](std::int64_t at, std::int64_t& from, std::int64_t& to) {
+    const int sequence = sequence_of(workspace.first_page, sequences, at);
+    const std::int64_t pages = plan_pages(contexts[sequence]), first = workspace.first_page[sequence];
+    from = first + (at - first) / pages * pages;
+    to = from + pages;
+  };
+  // The run of that unit in the CTA that has pages [begin, end).
+  const auto run_of = [&](std::int64_t at, std::int64_t begin, std::int64_t end) {
+    std::int64_t from, to;
+    unit_range(at, from, to);
+    const std::int64_t owner = warp_of(max(from, begin)), last = warp_of(min(to, end) - 1);
+    return UnitRun{.owner = static_cast<std::uint8_t>(owner % warps_a_cta),
+                   .parts = static_cast<std::uint8_t>(last - owner + 1),
+                   .cut = from < begin ? UnitCut::head : to > end ? UnitCut::tail : UnitCut::none};
+  };
 
   for (std::int64_t warp = thread; warp < warps; warp += kPlanThreads) {
     WarpSlice slice = {};
@@ -84,20 +101,16 @@ __global__ void __launch_bounds__(kPlanThreads) plan_kernel(const std::int32_t* 
       slice.unit = static_cast<int>(within / plan_pages(slice.context));
       slice.first_page = static_cast<int>(within % plan_pages(slice.context));
       slice.pages = static_cast<int>(end - begin);
+      const std::int64_t cta = warp / warps_a_cta, cta_begin = begin_of(cta * warps_a_cta), cta_end = begin_of((cta + 1) * warps_a_cta);
+      slice.first = run_of(begin, cta_begin, cta_end);
+      slice.last = run_of(end - 1, cta_begin, cta_end);
     }
     workspace.slices[warp] = slice;
-    workspace.arrivals[warp] = 0;
   }
   for (int cta = thread; cta < ctas; cta += kPlanThreads) {
     CtaCuts cuts = {};
     const std::int64_t begin = begin_of(std::int64_t{cta} * warps_a_cta), end = begin_of((std::int64_t{cta} + 1) * warps_a_cta);
     if (begin < end) {
-      const auto unit_range = [&](std::int64_t at, std::int64_t& from, std::int64_t& to) {
-        const int sequence = sequence_of(workspace.first_page, sequences, at);
-        const std::int64_t pages = plan_pages(contexts[sequence]), first = workspace.first_page[sequence];
-        from = first + (at - first) / pages * pages;
-        to = from + pages;
-      };
       std::int64_t from, to;
       unit_range(begin, from, to);
       if (from < begin) {
@@ -108,6 +121,7 @@ __global__ void __launch_bounds__(kPlanThreads) plan_kernel(const std::int32_t* 
       if (from >= begin && to > end) cuts.tail_parts = cta_of(to - 1) - cta + 1;
     }
     workspace.cuts[cta] = cuts;
+    workspace.arrivals[cta] = 0;
   }
 }
 
@@ -124,7 +138,7 @@ struct DecodeGrid {
 };
 DecodeGrid grid_for(const KvLayout& layout, std::int64_t heads, std::int64_t rows) {
   const DecodeConfig config = decode_config(layout.format().key, layout.format().value, static_cast<int>(layout.geometry().head_dim),
-                                            tiles_for(rows * (heads / layout.geometry().kv_heads)));
+                                            rows * (heads / layout.geometry().kv_heads));
   return {config, multiprocessors() * config.tuning.ctas_per_sm};
 }
 
@@ -197,7 +211,7 @@ void decode_attention(cudaStream_t stream, const DecodeAttentionArgs& args) {
   const auto launch = config.key == DType::f16    ? launch_decode_f16_keys
                       : config.key == DType::bf16 ? launch_decode_bf16_keys
                                                   : launch_decode_e4m3_keys;
-  launch(stream, params, config.value, config.dim, config.tiles, grid.ctas);
+  launch(stream, params, config.value, config.dim, grid.ctas);
 }
 
 std::string decode_attention_refusal(const KvLayout& layout, DType dtype, std::int64_t heads) {

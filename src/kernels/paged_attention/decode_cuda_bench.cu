@@ -20,7 +20,7 @@ void print_product(cudaStream_t stream, const char* name) {
   const Pool pool(stream, {kKey, kValue});
   for (const Workload& workload : kWorkloads) {
     Batches batches(stream, pool, workload);
-    constexpr DecodeConfig kLoads = only_loads(decode_config(kKey, kValue, kDim, 1));
+    constexpr DecodeConfig kLoads = only_loads(decode_config(kKey, kValue, kDim, 4));
     double times[2], loads[2];
     for (const bool early : {false, true}) {
       times[early] = batches.product(early);
@@ -54,7 +54,7 @@ void print_sweep(cudaStream_t stream, const char* name) {
   std::vector<Batches*> pointers;
   for (Batches& each : batches) pointers.push_back(&each);
   std::printf("%s: us at 32 x 8192, 32 x 1024, 1 x 8192, 8 x 32768: after the launch before, early (loads alone)\n", name);
-  (print_tuning<DecodeConfig{kKey, kValue, kDim, 1, kTunings}>(pointers), ...);
+  (print_tuning<DecodeConfig{kKey, kValue, kDim, 1, true, kTunings}>(pointers), ...);
 }
 
 int run(bool sweep) {
@@ -66,10 +66,10 @@ int run(bool sweep) {
   const Stream stream;
   constexpr DType k16 = DType::f16, k8 = DType::e4m3, k4 = DType::u4;
   if (sweep) {
-    print_sweep<k16, k16, DecodeTuning{8, 2, 1}, DecodeTuning{8, 3, 1}, DecodeTuning{12, 2, 1}, DecodeTuning{10, 2, 1}>(stream, "k16v16");
-    print_sweep<k16, k8, DecodeTuning{16, 2, 1}, DecodeTuning{8, 3, 1}, DecodeTuning{12, 2, 1}>(stream, "k16v8");
-    print_sweep<k8, k8, DecodeTuning{16, 3, 1}, DecodeTuning{16, 2, 1}, DecodeTuning{12, 3, 1}>(stream, "k8v8");
-    print_sweep<k16, k4, DecodeTuning{16, 2, 1}, DecodeTuning{8, 3, 1}>(stream, "k16v4");
+    print_sweep<k16, k16, DecodeTuning{8, 3, 1}, DecodeTuning{8, 2, 1}, DecodeTuning{6, 3, 1}>(stream, "k16v16");
+    print_sweep<k16, k8, DecodeTuning{8, 4, 1}, DecodeTuning{8, 3, 1}, DecodeTuning{12, 2, 1}, DecodeTuning{10, 3, 1}>(stream, "k16v8");
+    print_sweep<k8, k8, DecodeTuning{12, 4, 1}, DecodeTuning{8, 6, 1}, DecodeTuning{8, 4, 1}>(stream, "k8v8");
+    print_sweep<k16, k4, DecodeTuning{8, 5, 1}, DecodeTuning{8, 4, 1}, DecodeTuning{12, 3, 1}>(stream, "k16v4");
     return 0;
   }
   print_product<k16, k16>(stream, "k16v16");

@@ -1,6 +1,6 @@
 // The decode attention kernel. A warp works alone: its lane 0 keeps `stages` pages in flight with bulk copies into the warp's
-// ring of shared memory, all lanes multiply what has landed, and nothing but its own mbarriers is waited for until the
-// warp's slice is done; then parts of units that several warps or CTAs share are merged.
+// ring of shared memory, all lanes multiply what has landed, and nothing but its own mbarriers is waited for. Parts of units
+// that several warps or CTAs share are merged by whichever warp leaves the last one.
 #pragma once
 
 #include "device/launch.cuh"
@@ -53,7 +53,10 @@ struct DecodeKernel {
   static __device__ void run(const DecodeParams& p) {
     extern __shared__ __align__(128) std::byte ring[];
     __shared__ __align__(8) std::uint64_t landed[kWarps][kStages];
-    __shared__ Part parts[kWarps][2];  // of each warp: of its first unit if others follow, of its last
+    // Of the unit that a warp owns in this CTA: its parts, and how many warps have left one.
+    __shared__ const float* parts[kWarps][kWarps];
+    __shared__ int arrived[kWarps];
+    static_assert(kWarps < 16, "a barrier of the CTA each");
     __shared__ int spares_used;
     __shared__ CtaCuts cuts;  // not in registers, which the loop over the pages wants
 
@@ -64,7 +67,7 @@ struct DecodeKernel {
     std::byte* const my_ring = ring + warp * kStages * kConfig.stage_bytes();
     const std::uint32_t ring_address = shared_address(my_ring), barriers = shared_address(landed[warp]);
     if (lane < kStages) init_barrier(barriers + 8 * lane);
-    if (lane < 2) parts[warp][lane].pages = 0;
+    if (lane == 0) arrived[warp] = 0;
     if (threadIdx.x == 0) spares_used = 0;
     fence_copy_engine();
     __syncthreads();
@@ -132,7 +135,7 @@ struct DecodeKernel {
     std::uint32_t parity = 0;
     if (slice.pages > 0) {
       for (Walk walk(slice);;) {
-        Part part{walk.sequence, walk.unit, walk.page, walk.last, pages_of(walk.context)};
+        const bool is_whole = walk.page == 0 && walk.last == pages_of(walk.context);
         typename Math::State state = {};
         if constexpr (!kConfig.load_only) Math::finish_query(p, lane, query);
 #pragma unroll
@@ -152,7 +155,7 @@ struct DecodeKernel {
             if constexpr (kConfig.value == DType::u4) {
               parameters = Math::load_parameters(page + kConfig.key_bytes() + kConfig.value_bytes(), lane);
             }
-            Math::add_values(values, value_offset, Math::weigh(s, query, parameters, state), state);
+            Math::add_values(values, value_offset, Math::weigh(s, query, parameters, lane, state), state);
           }
           __syncwarp();
           copy_next(stage);
@@ -164,11 +167,10 @@ struct DecodeKernel {
 
         const bool is_end = walk.left == 0;
         if constexpr (!kConfig.load_only) {
-          Math::finish(state);
-          part.value_scale = query.value_scale;
-          if (part.first == 0 && part.last == part.pages) {
-            Merge::write_out(p, part, state, lane);
-          } else {
+          typename Math::Sums sums = Math::finish(state, lane);
+          const UnitRun run = is_end ? slice.last : slice.first;
+          bool is_mine = true;  // the sums are the CTA's, then the unit's
+          if (!is_whole && run.parts > 1) {
             // The last part can lie in the ring; before it, copies for the next unit are on their way there.
             float* to = reinterpret_cast<float*>(my_ring);
             if (!is_end) {
@@ -176,80 +178,44 @@ struct DecodeKernel {
               to = spare < kConfig.spares() ? reinterpret_cast<float*>(ring + kConfig.ring_bytes()) + spare * kPartFloats
                                             : p.workspace.warp_parts + std::int64_t{global_warp} * kPartFloats;
             }
-            Merge::store_part(to, state, Merge::columns_of(p, part.unit), lane);
-            part.at = to;
-            if (lane == 0) parts[warp][is_end] = part;
+            Merge::store(to, sums, lane);
+            int before = 0;
+            if (lane == 0) {
+              parts[run.owner][warp - run.owner] = to;
+              before = atomicAdd(arrived + run.owner, 1);
+            }
+            is_mine = __shfl_sync(kAllLanes, before, 0) == run.parts - 1;
+            if (!is_mine) {
+              arrive_at(1 + run.owner, run.parts * 32);
+            } else {
+              sync_at(1 + run.owner, run.parts * 32);
+              sums = Merge::template merged<4>(run.parts, lane, [&](int n, int at) { return reinterpret_cast<const float4*>(parts[run.owner][n])[at]; });
+            }
           }
+          if (is_mine && !is_whole && run.cut != UnitCut::none) {
+            const bool is_head = run.cut == UnitCut::head;
+            is_mine = Merge::merge_ctas(p, is_head ? cuts.head_owner : static_cast<int>(blockIdx.x), is_head ? cuts.head_parts : cuts.tail_parts, lane, sums);
+          }
+          if (is_mine) Merge::write_out(p, walk.sequence, walk.unit, query.value_scale, sums, lane);
         }
         if (is_end) break;
         walk.next_unit(p);
         if constexpr (!kConfig.load_only) Math::load_query(p, walk.sequence, walk.unit, lane, query);
       }
     }
-    if constexpr (kConfig.load_only) return;
-
-    // The CTA's parts in the order of the pages, one a lane; a run of parts of one unit is merged.
-    __syncthreads();
-    const Part mine = lane < 2 * kWarps ? parts[lane / 2][lane % 2] : Part{};
-    const unsigned present = __ballot_sync(kAllLanes, mine.pages > 0);
-    const unsigned before = present & ((1u << lane) - 1);
-    const int previous = before == 0 ? lane : 31 - __clz(before);
-    const int previous_sequence = __shfl_sync(kAllLanes, mine.sequence, previous);
-    const int previous_unit = __shfl_sync(kAllLanes, mine.unit, previous);
-    const bool follows = before != 0 && previous_sequence == mine.sequence && previous_unit == mine.unit;
-    unsigned starts = __ballot_sync(kAllLanes, mine.pages > 0 && !follows);
-    Part head = {}, tail = {};
-    while (starts != 0) {
-      const int first = __ffs(starts) - 1;
-      starts &= starts - 1;
-      const unsigned members = present & ~((1u << first) - 1) & (starts == 0 ? kAllLanes : (starts & -starts) - 1);
-      const Part run{__shfl_sync(kAllLanes, mine.sequence, first), __shfl_sync(kAllLanes, mine.unit, first),
-                     __shfl_sync(kAllLanes, mine.first, first),    __shfl_sync(kAllLanes, mine.last, 31 - __clz(members)),
-                     __shfl_sync(kAllLanes, mine.pages, first),    __shfl_sync(kAllLanes, mine.value_scale, first)};
-      float* to = p.workspace.cta_parts + std::int64_t{blockIdx.x} * 2 * Merge::kCtaPartFloats;
-      if (run.first > 0) {
-        head = run;
-      } else if (run.last < run.pages) {
-        tail = run;
-        to += Merge::kCtaPartFloats;
-      } else {
-        to = nullptr;
-      }
-      const int last = 31 - __clz(members);
-      Merge::merge_warps(p, run, members, last % 2 == 0 ? parts[last / 2][0].at : nullptr, ring, to);
-    }
-    if (cuts.head_parts == 0 && cuts.tail_parts == 0) return;
-
-    // Of the CTAs that share a unit, the last one whose warp arrives merges that warp's share of the items.
-    __syncwarp();
-    bool is_last = false;
-    if (lane < 2) {
-      const int parts = lane == 0 ? cuts.head_parts : cuts.tail_parts;
-      unsigned* const arrivals = p.workspace.arrivals + (lane == 0 ? cuts.head_owner : static_cast<int>(blockIdx.x)) * kWarps + warp;
-      is_last = parts > 0 && add_acquire_release(arrivals, 1) == static_cast<unsigned>(parts - 1);
-      if (is_last) *arrivals = 0;  // for the next launch
-    }
-    const unsigned last = __ballot_sync(kAllLanes, is_last);
-    __syncwarp();
-#pragma unroll 1  // once in the code, which is cold here
-    for (int end = 0; end < 2; ++end) {
-      if ((last >> end & 1) == 0) continue;
-      Merge::merge_ctas(p, end == 0 ? head : tail, end == 0 ? cuts.head_owner : static_cast<int>(blockIdx.x),
-                        end == 0 ? cuts.head_parts : cuts.tail_parts);
-    }
   }
 };
 
 // Plain parameters: nvcc's host stubs do not take a kernel whose template parameter is a class.
-template <DType kKey, DType kValue, int kDim, int kTiles, int kWarps, int kStages, int kCtasPerSm, bool kLoadOnly>
+template <DType kKey, DType kValue, int kDim, int kTiles, bool kFold, int kWarps, int kStages, int kCtasPerSm, bool kLoadOnly>
 __global__ void __launch_bounds__(kWarps * 32, kCtasPerSm) decode_attention_kernel(const __grid_constant__ DecodeParams p) {
-  DecodeKernel<DecodeConfig{kKey, kValue, kDim, kTiles, {kWarps, kStages, kCtasPerSm}, kLoadOnly}>::run(p);
+  DecodeKernel<DecodeConfig{kKey, kValue, kDim, kTiles, kFold, {kWarps, kStages, kCtasPerSm}, kLoadOnly}>::run(p);
 }
 
 template <DecodeConfig kConfig>
 void launch_decode(cudaStream_t stream, const DecodeParams& params, int ctas) {
   constexpr DecodeTuning kTuning = kConfig.tuning;
-  constexpr auto kKernel = decode_attention_kernel<kConfig.key, kConfig.value, kConfig.dim, kConfig.tiles, kTuning.warps,
+  constexpr auto kKernel = decode_attention_kernel<kConfig.key, kConfig.value, kConfig.dim, kConfig.tiles, kConfig.fold, kTuning.warps,
                                                    kTuning.stages, kTuning.ctas_per_sm, kConfig.load_only>;
   static const cudaError_t prepared =
       cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kConfig.shared_bytes());
@@ -259,15 +225,16 @@ void launch_decode(cudaStream_t stream, const DecodeParams& params, int ctas) {
 }
 
 // The product's kernel for one key type and any value type that goes with it.
+template <DType kKey, DType kValue, int kDim>
+void launch_decode_dim(cudaStream_t stream, const DecodeParams& params, int ctas) {
+  const int columns = params.rows * params.group.by;
+  if (columns <= 4) return launch_decode<decode_config(kKey, kValue, kDim, 4)>(stream, params, ctas);
+  if (columns <= 8) return launch_decode<decode_config(kKey, kValue, kDim, 8)>(stream, params, ctas);
+  launch_decode<decode_config(kKey, kValue, kDim, 16)>(stream, params, ctas);
+}
 template <DType kKey, DType kValue>
-void launch_decode_pair(cudaStream_t stream, const DecodeParams& params, int dim, int tiles, int ctas) {
-  if (dim == 128) {
-    tiles == 1 ? launch_decode<decode_config(kKey, kValue, 128, 1)>(stream, params, ctas)
-               : launch_decode<decode_config(kKey, kValue, 128, 2)>(stream, params, ctas);
-  } else {
-    tiles == 1 ? launch_decode<decode_config(kKey, kValue, 64, 1)>(stream, params, ctas)
-               : launch_decode<decode_config(kKey, kValue, 64, 2)>(stream, params, ctas);
-  }
+void launch_decode_pair(cudaStream_t stream, const DecodeParams& params, int dim, int ctas) {
+  dim == 128 ? launch_decode_dim<kKey, kValue, 128>(stream, params, ctas) : launch_decode_dim<kKey, kValue, 64>(stream, params, ctas);
 }
 
 }  // namespace keel::cuda

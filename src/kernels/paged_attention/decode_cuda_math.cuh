@@ -21,6 +21,10 @@ struct DecodeMath {
   static constexpr DType kKey = kConfig.key, kValue = kConfig.value;
   static constexpr int kDim = kConfig.dim, kTiles = kConfig.tiles;
   static constexpr int kColumns = 8 * kTiles;
+  // With at most four columns in use the other four of the tile repeat them: there the low parts of the weights are multiplied
+  // by the same MMA that multiplies the high ones, and finish() adds the two.
+  static constexpr bool kFold = kConfig.fold;
+  static_assert(!kFold || kTiles == 1);
   static constexpr int kSteps = kDim / 16;  // k steps of S, m tiles of O
   static constexpr bool kBf16Keys = kKey == DType::bf16;
   static constexpr bool kBf16Values = kValue == DType::bf16;  // any other value is multiplied as f16, exactly
@@ -39,6 +43,16 @@ struct DecodeMath {
     float l[kTiles][2];  // this lane's tokens alone, until finish()
     float z[kTiles][2];  // Σ weight · zero point, likewise
   };
+
+  // What is left of it when the unit is done: with kFold of half of the tiles, as lanes 2 apart have the same columns.
+  static constexpr int kOutTiles = kFold ? kSteps / 2 : kSteps;
+  struct Sums {
+    float o[kTiles][kOutTiles][4];
+    float top[kTiles][2];
+    float l[kTiles][2];
+  };
+  static __device__ int out_tile(int i, int lane) { return kFold ? i + lane % 4 / 2 * kOutTiles : i; }
+  static __device__ int out_column(int tile, int lane) { return kFold ? lane % 2 * 2 : tile * 8 + lane % 4 * 2; }
 
   struct Query {
     std::uint32_t b[kTiles][kSteps][2];
@@ -63,7 +77,7 @@ struct DecodeMath {
     query.value_scale = p.value_scales[kv_head];
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
-      const int column = (unit % p.blocks) * kColumns + tile * 8 + g;
+      const int column = kFold ? g % 4 : (unit % p.blocks) * kColumns + tile * 8 + g;
       const bool used = column < p.rows * p.group;
       const std::int64_t row = std::int64_t{sequence} * p.rows + column / p.group;
       const auto* from = static_cast<const std::uint16_t*>(p.q) + row * p.q_stride + (kv_head * p.group + column % p.group) * kDim;
@@ -137,7 +151,7 @@ struct DecodeMath {
   // ---- scores ----
 
   // Row address of this lane in an ldmatrix of tokens 0-7 and 8-15 (lanes 0-7 and 8-15) of a chunk, and of the chunk after
-  // it (lanes 16-31); xor 32·n gives the n-th pair of chunks.
+  // it (lanes 16-31); pair_at() gives later pairs.
   static __device__ std::uint32_t chunk_pair(int row_bytes, int lane) {
     const int slot = lane % 16;
     return slot * row_bytes + swizzled_chunk(row_bytes, slot, lane / 16) * kCudaChunkBytes;
@@ -148,6 +162,11 @@ struct DecodeMath {
     return slot * row_bytes + swizzled_chunk(row_bytes, slot, lane / 8 % 2) * kCudaChunkBytes;
   }
 
+  // The pair `bytes` further on in the row: chunks are exchanged within 128 bytes, so that only below the offset must be xored.
+  static __device__ std::uint32_t pair_at(std::uint32_t lane_offset, int bytes) {
+    return (lane_offset ^ (bytes % 128)) + bytes / 128 * 128;
+  }
+
   // s[tile]: tokens g (0, 1) and g + 8 (2, 3), columns 2q and 2q+1.
   static __device__ void score(std::uint32_t keys, std::uint32_t lane_offset, const Query& query, float (&s)[kTiles][4]) {
     float even[kTiles][4] = {}, odd[kTiles][4] = {};  // two chains, for latency
@@ -155,7 +174,7 @@ struct DecodeMath {
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
         std::uint32_t a[4];
-        load_matrices(a, keys + (lane_offset ^ (32 * step)));
+        load_matrices(a, keys + pair_at(lane_offset, 32 * step));
 #pragma unroll
         for (int tile = 0; tile < kTiles; ++tile) {
           multiply_add<kBf16Keys>(step % 2 ? odd[tile] : even[tile], a, query.b[tile][step][0], query.b[tile][step][1]);
@@ -165,7 +184,7 @@ struct DecodeMath {
 #pragma unroll
       for (int step = 0; step < kSteps; step += 2) {
         std::uint32_t r[4];
-        load_matrices(r, keys + (lane_offset ^ (16 * step)));
+        load_matrices(r, keys + pair_at(lane_offset, 16 * step));
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           std::uint32_t a[4];
@@ -228,12 +247,14 @@ struct DecodeMath {
     }
   }
 
-  // Weights of a page as B operands, each the sum of a high and a low 16-bit part.
+  // Weights of a page as B operands, each the sum of a high and a low 16-bit part. kFold: both in `high`.
   struct Weights {
     std::uint32_t high[kTiles][2], low[kTiles][2];
   };
 
-  static __device__ Weights weigh(const float (&s)[kTiles][4], const Query& query, const Parameters& parameters, State& state) {
+  static __device__ Weights weigh(
+      const float (&s)[kTiles][4], const Query& query, const Parameters& parameters, int lane, State& state) {
+    const bool is_low = lane % 4 >= 2;  // kFold: this lane's columns
     float x[kTiles][4];
     bool raise = false;
     const auto exponents = [&] {
@@ -242,7 +263,7 @@ struct DecodeMath {
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           x[tile][j] = fmaf(s[tile][j], query.scale[tile][j % 2], -state.top[tile][j % 2]);
-          raise |= x[tile][j] + parameters.above[j / 2] > kCeiling;
+          raise |= (kValue == DType::u4 ? x[tile][j] + parameters.above[j / 2] : x[tile][j]) > kCeiling;
         }
       }
     };
@@ -269,8 +290,8 @@ struct DecodeMath {
         const std::uint32_t high = pack<kBf16Values>(w[2 * half], w[2 * half + 1]);
         const float2 rounded = unpack<kBf16Values>(high);
         const std::uint32_t low = pack<kBf16Values>(w[2 * half] - rounded.x, w[2 * half + 1] - rounded.y);
-        weights.high[tile][half] = transposed(high);
-        weights.low[tile][half] = transposed(low);
+        weights.high[tile][half] = transposed(kFold && is_low ? low : high);
+        if constexpr (!kFold) weights.low[tile][half] = transposed(low);
       }
     }
     return weights;
@@ -283,7 +304,7 @@ struct DecodeMath {
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       float product[4] = {};
-      multiply_add<kBf16Values>(product, a, weights.low[tile][0], weights.low[tile][1]);
+      if constexpr (!kFold) multiply_add<kBf16Values>(product, a, weights.low[tile][0], weights.low[tile][1]);
       multiply_add<kBf16Values>(product, a, weights.high[tile][0], weights.high[tile][1]);
 #pragma unroll
       for (int j = 0; j < 4; ++j) state.o[tile][i][j] += product[j];
@@ -295,7 +316,7 @@ struct DecodeMath {
 #pragma unroll
       for (int i = 0; i < kSteps; ++i) {
         std::uint32_t a[4];
-        load_matrices_transposed(a, values + (lane_offset ^ (32 * i)));
+        load_matrices_transposed(a, values + pair_at(lane_offset, 32 * i));
         add_product(a, weights, i, state);
       }
     } else if constexpr (bits(kValue) == 8) {
@@ -303,7 +324,7 @@ struct DecodeMath {
 #pragma unroll
       for (int i = 0; i < kSteps; i += 2) {
         std::uint32_t r[4];
-        load_matrices_transposed(r, values + (lane_offset ^ (16 * i)));
+        load_matrices_transposed(r, values + pair_at(lane_offset, 16 * i));
 #pragma unroll
         for (int chunk = 0; chunk < 2; ++chunk) {
           std::uint32_t a[4];
@@ -318,7 +339,7 @@ struct DecodeMath {
 #pragma unroll
       for (int pair = 0; pair < kDim / 64; ++pair) {
         std::uint32_t r[4];
-        load_matrices_transposed(r, values + (lane_offset ^ (32 * pair)));
+        load_matrices_transposed(r, values + pair_at(lane_offset, 32 * pair));
 #pragma unroll
         for (int chunk = 0; chunk < 2; ++chunk) {
 #pragma unroll
@@ -333,25 +354,42 @@ struct DecodeMath {
   }
 
   // Sums l over the lanes and makes O a sum of weight · value.
-  static __device__ void finish(State& state) {
+  static __device__ Sums finish(const State& state, int lane) {
+    Sums sums;
+    const bool is_upper = lane % 4 >= 2;
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
+      for (int i = 0; i < kOutTiles; ++i) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          sums.o[tile][i][j] = state.o[tile][i][j];
+          if constexpr (kFold) {  // the products of the other parts of the weights are in the other lane
+            const float lower = state.o[tile][i][j], upper = state.o[tile][i + kOutTiles][j];
+            sums.o[tile][i][j] = (is_upper ? upper : lower) + __shfl_xor_sync(kAllLanes, is_upper ? lower : upper, 2);
+          }
+        }
+      }
+#pragma unroll
       for (int e = 0; e < 2; ++e) {
+        float l = state.l[tile][e], z = state.z[tile][e];
 #pragma unroll
         for (int step = 4; step < 32; step *= 2) {
-          state.l[tile][e] += __shfl_xor_sync(kAllLanes, state.l[tile][e], step);
-          if constexpr (kValue == DType::u4) state.z[tile][e] += __shfl_xor_sync(kAllLanes, state.z[tile][e], step);
+          l += __shfl_xor_sync(kAllLanes, l, step);
+          if constexpr (kValue == DType::u4) z += __shfl_xor_sync(kAllLanes, z, step);
         }
+        sums.top[tile][e] = state.top[tile][e];
+        sums.l[tile][e] = l;
         if constexpr (kValue == DType::u4) {
 #pragma unroll
-          for (int i = 0; i < kSteps; ++i) {
-            state.o[tile][i][e] = fmaf(state.o[tile][i][e], 0x1p24f, state.z[tile][e]);
-            state.o[tile][i][2 + e] = fmaf(state.o[tile][i][2 + e], 0x1p20f, state.z[tile][e]);
+          for (int i = 0; i < kOutTiles; ++i) {
+            sums.o[tile][i][e] = fmaf(sums.o[tile][i][e], 0x1p24f, z);
+            sums.o[tile][i][2 + e] = fmaf(sums.o[tile][i][2 + e], 0x1p20f, z);
           }
         }
       }
     }
+    return sums;
   }
 
   // ---- the last page of a context ----
@@ -375,7 +413,7 @@ struct DecodeMath {
     for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const int column = unit % p.blocks * kColumns + tile * 8 + 2 * (lane % 4) + j % 2;
+        const int column = kFold ? 2 * (lane % 2) + j % 2 : unit % p.blocks * kColumns + tile * 8 + 2 * (lane % 4) + j % 2;
         const int token = page * kPageTokens + lane / 4 + 8 * (j / 2);
         if (token > context - p.rows + column / p.group || token >= context) s[tile][j] = -INFINITY;
       }

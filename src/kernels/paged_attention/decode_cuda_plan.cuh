@@ -54,9 +54,9 @@ struct DecodeParams {
 
 void plan_decode(cudaStream_t stream, const DecodeParams& params, int ctas, int warps);
 
-// One file a key type, for compile time. `value`, `dim` and `tiles` must be served.
-void launch_decode_f16_keys(cudaStream_t stream, const DecodeParams& params, DType value, int dim, int tiles, int ctas);
-void launch_decode_bf16_keys(cudaStream_t stream, const DecodeParams& params, DType value, int dim, int tiles, int ctas);
-void launch_decode_e4m3_keys(cudaStream_t stream, const DecodeParams& params, DType value, int dim, int tiles, int ctas);
+// One file a key type, for compile time. `value` and `dim` must be served.
+void launch_decode_f16_keys(cudaStream_t stream, const DecodeParams& params, DType value, int dim, int ctas);
+void launch_decode_bf16_keys(cudaStream_t stream, const DecodeParams& params, DType value, int dim, int ctas);
+void launch_decode_e4m3_keys(cudaStream_t stream, const DecodeParams& params, DType value, int dim, int ctas);
 
 }  // namespace keel::cuda

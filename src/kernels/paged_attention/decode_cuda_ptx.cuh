@@ -59,6 +59,10 @@ __device__ inline unsigned add_acquire_release(unsigned* to, unsigned x) {
   return before;
 }
 
+// The CTA's barrier `id`, 1 to 15 (0 is __syncthreads()), for `threads` threads, of which these wait for nobody, or for all.
+__device__ inline void arrive_at(int id, int threads) { asm volatile("barrier.cta.arrive.aligned %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+__device__ inline void sync_at(int id, int threads) { asm volatile("barrier.cta.sync.aligned %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+
 __device__ inline void prefetch(const void* address) { asm volatile("prefetch.global.L1 [%0];" ::"l"(address)); }
 
 // ---- fragments (PTX ISA, m16n8k16: lane = 4·g + q) ----
