@@ -1,10 +1,10 @@
 // Launches that overlap: a kernel starts while the one before it on the stream drains (programmatic dependent launch).
 //
 // The rule for every kernel launched with Start::early, and for every kernel before one:
-// - it calls wait_for_previous_kernel() before it reads what the kernel before it wrote, and before it writes anything. So a
-//   kernel that has ended implies that all before it have;
-// - it may call allow_next_kernel() at any place if the next one reads nothing but constants before its own wait, else only
-//   after its own wait. Then, when the next one starts, all kernels but its predecessor have ended: what those wrote may be
+// - before it calls wait_for_previous_kernel() it reads nothing but constants (weights, tables) and what was copied to the device
+//   before the step's first kernel, and writes nothing. So a kernel that has ended implies that all before it have;
+// - it may call allow_next_kernel() at any place if the next one keeps to that, else only after its own wait. Then, when the next
+//   one starts, all kernels but its predecessor have ended: what those wrote may be
 //   read before the wait, past L1 (__ldcg, bulk copies), which may hold what it held for an earlier kernel. Decode attention
 //   reads so; rope_write comes before it.
 #pragma once

@@ -9,13 +9,13 @@
 namespace keel::cuda {
 namespace {
 
-// From this many rows on a projection is summed into the residual stream by the product itself; fewer take kernels that cannot, and
-// leave the sum to the norm that follows.
-constexpr std::int64_t kLeastAddedRows = 512;
+// Up to this many rows a projection takes kernels that cannot sum it into the residual stream, and leaves that to the norm that
+// follows; more rows the product itself adds.
+constexpr std::int64_t kMostUnaddedRows = 512;
 
 }  // namespace
 
-bool CudaDecoder::is_added(std::int64_t rows) { return rows > kLeastAddedRows; }
+bool CudaDecoder::is_added(std::int64_t rows) { return rows > kMostUnaddedRows; }
 
 void CudaDecoder::product(const GemmWeights& weights, const void* x, std::int64_t tokens, void* out, DType out_type) {
   product({.weights = weights, .x = x, .tokens = tokens, .out = out, .out_type = out_type});

@@ -1,5 +1,6 @@
 #include "kernels/gemm/gemm_choice.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstdlib>
 #include <filesystem>
@@ -7,6 +8,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "device/cuda.h"
 
 namespace keel::cuda {
@@ -28,7 +30,11 @@ std::optional<GemmChoice> parse(const std::string& text) {
   in >> choice.skinny.warpgroups >> choice.skinny.splits >> share >> choice.skinny.streams_x >> choice.launch_tokens >> std::hex;
   choice.skinny.share = static_cast<SkinnyShare>(share);
   for (std::uint64_t& word : choice.algorithm.data) in >> word;
-  if (!in) return std::nullopt;
+  const SkinnyPlan& plan = choice.skinny;
+  const bool is_library = plan.warpgroups == 0;
+  const auto any_of = [](std::int64_t value, std::initializer_list<std::int64_t> allowed) { return std::find(allowed.begin(), allowed.end(), value) != allowed.end(); };
+  if (!in || !any_of(plan.warpgroups, {0, 1, 2, 3}) || !any_of(share, {0, 1, 2})) return std::nullopt;
+  if (!is_library && (!any_of(plan.splits, {1, 2, 4, 8}) || !any_of(choice.launch_tokens, {8, 16, 32, 64}))) return std::nullopt;
   return choice;
 }
 
@@ -56,8 +62,12 @@ GemmChoices::GemmChoices(std::string path) : path_(std::move(path)) {
   for (std::string line; std::getline(file, line);) {
     if (!line.starts_with(device_)) continue;
     const std::size_t end = line.find('|', device_.size());
-    if (end == std::string::npos) continue;
-    if (const auto choice = parse(line.substr(end + 1))) choices_[line.substr(device_.size(), end - device_.size())] = *choice;
+    const auto choice = end == std::string::npos ? std::nullopt : parse(line.substr(end + 1));
+    if (choice) {
+      choices_[line.substr(device_.size(), end - device_.size())] = *choice;
+    } else {
+      log_warning("{}: not a choice of a kernel, measured again: {}", path_, line);
+    }
   }
 }
 

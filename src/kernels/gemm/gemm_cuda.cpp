@@ -19,6 +19,7 @@ constexpr int kAlgorithms = 12;                            // of cuBLASLt that a
 constexpr std::int64_t kMostSkinnyTokens = 256;            // past which AWQ is surely expanded
 constexpr std::int64_t kRotationBytes = 200 << 20;         // of weights between two uses of the same: more than the L2 holds
 constexpr std::int64_t kMostRandomBytes = 512 << 20;       // of x
+constexpr std::int64_t kMostNormedColumns = 32768;         // add_rms_norm's; wider products are timed in a row of their own
 
 bool is_awq(const GemmArgs& args) { return args.weights.packed != nullptr; }
 
@@ -175,7 +176,7 @@ GemmChoice Gemm::State::measure(cudaStream_t stream, const GemmArgs& given) {
   } else {
     copies = 1;
   }
-  if (copies > 1 && x.size() != 0 && args.tokens <= kSkinnyTokens && w.columns % 8 == 0) {
+  if (copies > 1 && x.size() != 0 && args.tokens <= kSkinnyTokens && w.columns % 8 == 0 && w.columns <= kMostNormedColumns) {
     residual = DeviceBuffer<std::uint16_t>(x.size(), "x of a measurement, before its norm");
     fill_random(stream, residual.data(), dtype, x_elements, 2);
     ones = DeviceBuffer<float>(static_cast<std::size_t>(w.columns), "a measurement's norm");

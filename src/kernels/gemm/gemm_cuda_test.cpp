@@ -9,6 +9,7 @@
 
 #include "base/random.h"
 #include "device/cuda.h"
+#include "kernels/gemm/gemm_choice.h"
 #include "kernels/gemm/gemm_kernels.h"
 #include "kernels/gemm/skinny_gemm.h"
 #include "kernels/matmul/random_weights.h"
@@ -318,7 +319,7 @@ TEST_F(GemmCuda, PreparedProductsAreRightAndReplayTheSameBytes) {
 }
 
 TEST_F(GemmCuda, ChainedProductsReadWhatTheOneBeforeWrote) {
-  // y2 = W · (W · x), 30 times: each launch starts early and must wait for its x.
+  // y2 = W · (W · x), 12 times: each launch starts early and must wait for its x.
   const DType dtype = DType::bf16;
   Matrix m = make_matrix(dtype, 2048, 2048, false, false, 80);
   Gemm gemm(dtype, 32, 0);
@@ -331,7 +332,7 @@ TEST_F(GemmCuda, ChainedProductsReadWhatTheOneBeforeWrote) {
       if (!is_chained) stream->synchronize();
     };
     step(x.data(), a.data());
-    for (int i = 0; i < 15; ++i) {
+    for (int i = 0; i < 6; ++i) {
       step(a.data(), b.data());
       step(b.data(), a.data());
     }
@@ -388,6 +389,26 @@ TEST_F(GemmCuda, ChoicesComeBackFromTheFile) {
 }
 
 // On the host alone.
+TEST(GemmChoices, ALineThatIsNoChoiceIsIgnored) {
+  const std::string path = testing::TempDir() + "keel_gemm_lines/gemm";
+  std::filesystem::remove(path);
+  const GemmChoice choice{.skinny = {.warpgroups = 2, .splits = 4, .share = SkinnyShare::half, .streams_x = true}, .launch_tokens = 32};
+  GemmChoices(path).add("good", choice);
+  std::string line;
+  std::getline(std::ifstream(path), line);
+  const std::string begin = line.substr(0, line.find("good")), values = line.substr(line.find("|2 4 2 1 32") + 11);
+  std::ofstream(path, std::ios::app) << begin << "warpgroups|4 4 2 1 32" << values << '\n' << begin << "splits|2 3 2 1 32" << values << '\n' << begin << "share|2 4 3 1 32" << values << '\n'
+                                     << begin << "flag|2 4 2 2 32" << values << '\n' << begin << "tokens|2 4 2 1 0" << values << '\n' << begin << "short|2 4 2 1 32\n" << begin << "no values\n"
+                                     << begin << "again|2 4 2 1 32" << values << '\n';
+  const GemmChoices read(path);
+  for (const char* key : {"warpgroups", "splits", "share", "flag", "tokens", "short"}) EXPECT_EQ(read.find(key), nullptr) << key;
+  for (const char* key : {"good", "again"}) {
+    ASSERT_NE(read.find(key), nullptr) << key;
+    EXPECT_EQ(read.find(key)->skinny, choice.skinny);
+    EXPECT_EQ(read.find(key)->launch_tokens, 32);
+  }
+}
+
 TEST(PackAwq, FusedPartsAndSlicesKeepTheirRows) {
   const RandomWeights a(WeightType::awq4, 72, 256, 1), b(WeightType::awq4, 64, 256, 2);
   const PackedAwq fused = pack_awq({a.view().row_slice(8, 40), b.view(), a.view().row_slice(0, 8)});
