@@ -48,7 +48,9 @@ __device__ inline void copy_to_block(u32 remote, u32 shared, u32 bytes, u32 remo
 }
 // What this thread wrote to shared memory is there for copies.
 __device__ inline void written_for_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-__device__ inline void sync_threads_of(u32 threads) { asm volatile("bar.sync 1, %0;" ::"r"(threads) : "memory"); }
+// Barriers by name between as many threads of the block; 0 is __syncthreads().
+__device__ inline void sync_threads_of(u32 threads, u32 name) { asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory"); }
+__device__ inline void arrive_threads_of(u32 threads, u32 name) { asm volatile("bar.arrive %0, %1;" ::"r"(name), "r"(threads) : "memory"); }
 
 __device__ inline void barrier_init(u32 barrier, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");

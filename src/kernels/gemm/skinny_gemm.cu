@@ -63,6 +63,9 @@ __global__ void __launch_bounds__((kMaxWarpgroups + 1) * 128, kShares ? 2 : 1)
   constexpr int kChunkBytes = kTokens * kRowBytes;
   constexpr int kStep = kAwq ? kAwqStep : 1;  // blocks of K in a stage of the ring
   const int owned_bytes = owned_rows * kTokens * 4;
+  // Names of barriers: between the threads that multiply; between them and those that add, for the sums that stay in the block.
+  constexpr u32 kMultiplied = 1, kOwnReady = 2, kOwnFree = 3;
+  const u32 both = (warps + kAdders) * 32;
 
   if (warp == warps) {
     const u64 once = ptx::evict_first_policy(), keep = ptx::evict_last_policy();
@@ -123,7 +126,7 @@ __global__ void __launch_bounds__((kMaxWarpgroups + 1) * 128, kShares ? 2 : 1)
       }
       ptx::barrier_init(x_ready, 1);
       ptx::barrier_init(sums_ready, 1);
-      ptx::barrier_init(sums_free, p.splits * kAdders);
+      ptx::barrier_init(sums_free, max(p.splits - 1, 1) * kAdders);
       ptx::barrier_init_done();
       for (int step = 0; step < ring; ++step) ask_weights();
     }
@@ -155,7 +158,8 @@ __global__ void __launch_bounds__((kMaxWarpgroups + 1) * 128, kShares ? 2 : 1)
       const int token_pairs = (p.tokens + 1) / 2;
       int tile = first_tile;
       for (int turn = 0; turn < turns; ++turn, tile += tile_step) {
-        if (warp == warps + 1 && lane == 0) ptx::barrier_arrive_expect(sums_ready, p.splits * owned_bytes);
+        if (warp == warps + 1 && lane == 0) ptx::barrier_arrive_expect(sums_ready, (p.splits - 1) * owned_bytes);
+        ptx::sync_threads_of(both, kOwnReady);
         ptx::barrier_wait_cluster(sums_ready, turn & 1);
         const auto total_of = [&](int row, int token) {
           const std::byte* from = shared_pointer + p.sums_at + row * kTokens * 4 + piece_of<kTokens>(token, row);
@@ -181,8 +185,8 @@ __global__ void __launch_bounds__((kMaxWarpgroups + 1) * 128, kShares ? 2 : 1)
             store_out<T>(p, token + 1, n, total.y);
           }
         }
-        __syncwarp();
-        if (lane < p.splits) ptx::barrier_arrive_remote(free_of_peer);
+        ptx::arrive_threads_of(both, kOwnFree);
+        if (lane < p.splits && lane != split) ptx::barrier_arrive_remote(free_of_peer);
       }
     }
   } else {
@@ -191,7 +195,11 @@ __global__ void __launch_bounds__((kMaxWarpgroups + 1) * 128, kShares ? 2 : 1)
     const int row = warp * 16 + group;  // in the tile; and row + 8
     std::byte* own_sums[2];             // of those rows
 #pragma unroll
-    for (int half = 0; half < 2; ++half) own_sums[half] = shared_pointer + p.own_sums_at + (row + half * 8) * kTokens * 4;
+    for (int half = 0; half < 2; ++half) {
+      const int row_of_half = row + half * 8;  // this block's own share goes to where the peers' arrive
+      own_sums[half] = shared_pointer + (row_of_half / owned_rows == split ? p.sums_at + split * owned_bytes + row_of_half % owned_rows * kTokens * 4
+                                                                           : p.own_sums_at + row_of_half * kTokens * 4);
+    }
     int stage = 0;
     u32 parity = 0;
     const auto next_stage = [&] {
@@ -305,20 +313,25 @@ __global__ void __launch_bounds__((kMaxWarpgroups + 1) * 128, kShares ? 2 : 1)
         }
         continue;
       }
-      if (turn > 0) ptx::barrier_wait_cluster(sums_free, (turn - 1) & 1);
+      if (turn > 0) {
+        ptx::barrier_wait_cluster(sums_free, (turn - 1) & 1);
+        ptx::sync_threads_of(both, kOwnFree);
+      }
 #pragma unroll
       for (int i = 0; i < kTokens / 4; ++i) {
         const int half = i % 2, piece = piece_of<kTokens>(i / 2 * 8 + pair * 2, (row + half * 8) % owned_rows);
         *reinterpret_cast<float2*>(own_sums[half] + piece) = {sum[2 * i], sum[2 * i + 1]};
       }
       ptx::written_for_copies();
-      ptx::sync_threads_of(warps * 32);
-      if (warp == 0 && lane < p.splits) {
+      ptx::sync_threads_of(warps * 32, kMultiplied);
+      ptx::arrive_threads_of(both, kOwnReady);
+      if (warp == 0 && lane < p.splits && lane != split) {
         ptx::copy_to_block(ptx::remote_address(shared + p.sums_at, lane) + split * owned_bytes, shared + p.own_sums_at + lane * owned_bytes,
                            owned_bytes, ptx::remote_address(sums_ready, lane));
       }
       __syncwarp();
     }
+    if (p.splits > 1) ptx::sync_threads_of(both, kOwnFree);
   }
   ptx::cluster_sync();  // no block leaves while others write to its shared memory
 }
