@@ -20,9 +20,14 @@ KEEL_HOST_DEVICE constexpr int swizzle_group(int row_bytes) {
 
 // Where chunk `chunk` of slot `slot`'s row stands in that row. Eight consecutive slots' chunks of one index fall on
 // different banks: ldmatrix of 8 rows reads them in one pass, whatever the row's length. Its own inverse.
-KEEL_HOST_DEVICE constexpr int swizzled_chunk(int row_bytes, int slot, int chunk) {
+struct Swizzle {
+  int shift, mask;
+  KEEL_HOST_DEVICE constexpr int operator()(int slot, int chunk) const { return chunk ^ (slot >> shift & mask); }
+};
+KEEL_HOST_DEVICE constexpr Swizzle swizzle_of(int row_bytes) {
   const int group = swizzle_group(row_bytes);
-  return chunk ^ ((slot / (8 / group)) & (group - 1));
+  return {group == 8 ? 0 : group == 4 ? 1 : group == 2 ? 2 : 3, group - 1};
 }
+KEEL_HOST_DEVICE constexpr int swizzled_chunk(int row_bytes, int slot, int chunk) { return swizzle_of(row_bytes)(slot, chunk); }
 
 }  // namespace keel
