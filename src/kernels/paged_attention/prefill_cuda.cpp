@@ -90,19 +90,23 @@ void PrefillAttention::prepare_common(PrefillAttentionArgs args, std::int64_t ma
   constexpr std::int64_t kLongest = 8192, kLeast = 128, kStep = 1024, kMostChunks = 16;
   NativePrefill& native = state_->served();
   std::vector<PrefillSequence> sequences;
-  const auto note = [&](std::int64_t count, std::int64_t rows, std::int64_t context) {
+  const auto note = [&](std::int64_t count, std::int64_t rows, std::int64_t context, bool are_equal = true) {
     if (rows < 1 || count * rows > max_rows || context > max_context) return;
     sequences.clear();
-    for (std::int64_t i = 0; i < count; ++i) sequences.push_back({.first_row = i * rows, .rows = rows, .context = context, .table_row = i});
+    for (std::int64_t i = 0, first = 0; i < count; ++i) {
+      const std::int64_t more = are_equal ? 0 : i % 2;
+      sequences.push_back({.first_row = first, .rows = rows + more, .context = context + more, .table_row = i});
+      first += rows + more;
+    }
     args.sequences = sequences;
     rows == context ? native.fresh(nullptr, args, true) : native.gather(nullptr, args, true);
   };
-  for (std::int64_t count = 1; count <= 64; count *= 2) {
-    for (std::int64_t rows = kStep; rows <= kLongest; rows += kStep) note(count, rows, rows);
+  for (std::int64_t rows = kStep; rows <= kLongest; rows += kStep) {
+    for (std::int64_t count = 1; count <= 64; count = rows < kLongest / 2 || count >= 8 ? count * 2 : count + 1) note(count, rows, rows);
   }
-  // Other lengths share plans by the next power of two: each noted by its shortest.
+  // Other lengths share plans by the next power of two: each noted by its shortest two.
   for (std::int64_t count = 1; count <= kNativeSequences; count *= 2) {
-    for (std::int64_t bound = kLeast; bound <= kLongest; bound *= 2) note(count, bound == kLeast ? 1 : bound / 2 + 1, bound == kLeast ? 1 : bound / 2 + 1);
+    for (std::int64_t bound = kLeast; bound <= kLongest; bound *= 2) note(count, bound == kLeast ? 1 : bound / 2 + 1, bound == kLeast ? 1 : bound / 2 + 1, false);
   }
   for (std::int64_t chunk = 2; chunk <= kMostChunks; ++chunk) note(1, max_rows, chunk * max_rows);
   for (std::int64_t rows = kLeast; rows <= kLongest; rows *= 2) {

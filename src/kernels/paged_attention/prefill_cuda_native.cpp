@@ -13,6 +13,11 @@ namespace {
 // Lengths that are multiples of this get plans of their own; others share plans for bounds of 128, 256, 512, ...
 constexpr std::int64_t kExactStep = 1024;
 constexpr std::int64_t kLeastBound = 128;
+// Of prompts of one other length that come together, as benchmarks have them, from this many rows on: plans of their own too, for
+// cuDNN's attention of many lengths takes 2 to 8 % longer.
+constexpr std::int64_t kLeastEvenRows = 512;
+constexpr std::int64_t kLongRows = 4096;
+constexpr std::int64_t kMostLong = 8;
 constexpr std::int64_t kMostMergedRows = 2048;
 constexpr int kEach = kNativeSequences + 1;  // of an array in Integers
 
@@ -26,6 +31,12 @@ const void* advance(const void* from, std::int64_t elements) { return static_cas
 void* advance(void* from, std::int64_t elements) { return static_cast<std::uint16_t*>(from) + elements; }
 
 bool exact(const PrefillSequence& s) { return s.rows % kExactStep == 0 && s.context % kExactStep == 0; }
+
+// Powers of two, for few plans; of long prompts all counts up to kMostLong, for a call of fewer takes longer a prompt.
+std::int64_t sequences_of_call(std::int64_t rows, std::int64_t sequences) {
+  if (rows >= kLongRows && sequences <= kMostLong) return sequences;
+  return static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(sequences)));
+}
 
 // How many leading sequences have the same lengths and stand evenly apart.
 std::int64_t even_run(std::span<const PrefillSequence> sequences) {
@@ -79,11 +90,12 @@ SdpaShape NativePrefill::shape(const PrefillAttentionArgs& args) const {
 void NativePrefill::fresh(cudaStream_t stream, const PrefillAttentionArgs& args, bool build_only) {
   std::span<const PrefillSequence> left = args.sequences;
   while (!left.empty()) {
-    std::int64_t count = 1;
-    if (exact(left[0])) {
-      count = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(even_run(left))));  // for few plans
+    std::int64_t count = even_run(left);
+    if (exact(left[0]) || (count > 1 && left[0].rows >= kLeastEvenRows)) {
+      count = sequences_of_call(left[0].rows, count);
       run_exact(stream, args, left.first(count), false, build_only);
     } else {
+      count = 1;
       while (count < std::ssize(left) && count < kNativeSequences && !exact(left[count])) ++count;
       count = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(count)));
       run_ragged(stream, args, left.first(count), false, build_only);

@@ -136,7 +136,8 @@ TEST_F(PrefillCuda, FreshIsRightForPromptsOfOneLengthAndOfMany) {
       for (const std::int64_t group : kGroups) {
         if (group != 4 && head_dim != 128) continue;
         PrefillShape shape{.dtype = dtype, .format = {dtype, DType::e4m3}, .group = group, .head_dim = head_dim};
-        shape.sequences = {{1024, 1024}, {1024, 1024}, {1, 1}, {16, 16}, {17, 17}, {64, 64}, {65, 65}, {127, 127}, {129, 129}, {1000, 1000}};
+        shape.sequences = {{1024, 1024}, {1024, 1024}, {1, 1},     {16, 16},   {17, 17},   {64, 64},     {65, 65},
+                           {127, 127},   {129, 129},   {700, 700}, {700, 700}, {700, 700}, {1000, 1000}};
         shapes.add(shape);
       }
     }
