@@ -1,9 +1,9 @@
 // A prefill step of a whole model against the library calls that it cannot do without: the same products by cuBLASLt and the same
 // attention by cuDNN, on the same weights and shapes, in turn and for seconds, so that both meet the same power limit.
 //
-//   prefill_step_bench MODEL [PROMPTS TOKENS [ROUNDS [FORMAT]]]     dummy weights, f16; default 8 × 8,192, 4 rounds, k16v8
+//   prefill_step_bench MODEL [PROMPTS TOKENS [ROUNDS [FORMAT [PROMPTS_A_STEP]]]]     dummy weights, f16; default 8 × 8,192, 4 rounds, k16v8
 //
-// The bare arm leaves out what the model leaves out (past the last layer's attention only the rows whose logits are wanted).
+// A step holds at most 65,536 tokens unless told otherwise; more prompts make several steps, each followed by its bare calls. The bare arm leaves out what the model leaves out (past the last layer's attention only the rows whose logits are wanted).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -132,56 +132,65 @@ class Bare {
   std::vector<Layer> layers_;
 };
 
+constexpr std::int64_t kStepTokens = 65536;
+
 void run(int argc, char** argv) {
   const auto number = [&](int i, std::int64_t otherwise) { return argc > i ? std::atoll(argv[i]) : otherwise; };
-  const std::int64_t prompts = number(2, 8), tokens = number(3, 8192), rounds = number(4, 4), rows = prompts * tokens;
+  const std::int64_t prompts = number(2, 8), tokens = number(3, 8192), rounds = number(4, 4);
+  const std::int64_t at_once = number(6, std::clamp<std::int64_t>(kStepTokens / tokens, 1, prompts)), rows = at_once * tokens, steps = prompts / at_once;
+  if (prompts % at_once != 0) fail("{} prompts are not whole steps of {}: give PROMPTS_A_STEP", prompts, at_once);
   const LoadedModel model = load_model(find_model(argv[1]), {.format = LoadFormat::dummy, .dtype = DType::f16});
   const ModelConfig& config = model.config;
   WorkerPool workers(0);
   const KvGeometry geometry{config.layers, config.kv_heads, config.head_dim, 16};
   const KvLayout layout(parse_kv_format(argc > 5 ? argv[5] : "k16v8", DType::f16), geometry, page_order(keel::Device::cuda));
   const auto executor = make_executor(keel::Device::cuda, model, layout,
-                                      {.max_tokens = rows, .max_sequences = prompts, .max_logit_rows = prompts, .max_context = tokens, .graphs = false}, workers);
-  KvPool pool(layout, KvScales::unit(geometry), (rows / 16 + prompts) * layout.page_bytes(), page_memory(keel::Device::cuda));
+                                      {.max_tokens = rows, .max_sequences = at_once, .max_logit_rows = at_once, .max_context = tokens, .graphs = false}, workers);
+  const std::int64_t pages_each = (tokens + 15) / 16;
+  KvPool pool(layout, KvScales::unit(geometry), prompts * pages_each * layout.page_bytes(), page_memory(keel::Device::cuda));
   executor->bind(pool);
 
-  const std::int64_t pages_each = (tokens + 15) / 16;
   std::vector<PageId> pages(static_cast<std::size_t>(prompts * pages_each));
   for (std::size_t i = 0; i < pages.size(); ++i) pages[i] = static_cast<PageId>(i);
-  StepRows step;
+  std::vector<StepRows> prompts_of(static_cast<std::size_t>(steps));
   for (std::int64_t prompt = 0; prompt < prompts; ++prompt) {
+    StepRows& step = prompts_of[static_cast<std::size_t>(prompt / at_once)];
+    const std::int64_t first = prompt % at_once * tokens;
     for (std::int64_t i = 0; i < tokens; ++i) {
       step.tokens.push_back(static_cast<std::int32_t>(random_u64(9, prompt * tokens + i) % static_cast<std::uint64_t>(config.vocabulary)));
       step.positions.push_back(static_cast<std::int32_t>(i));
       step.slots.push_back((prompt * pages_each + i / 16) * 16 + i % 16);
     }
-    step.sequences.push_back({.first_row = prompt * tokens, .rows = tokens, .context = tokens, .pages = pages.data() + prompt * pages_each});
-    step.logit_rows.push_back((prompt + 1) * tokens - 1);
+    step.sequences.push_back({.first_row = first, .rows = tokens, .context = tokens, .pages = pages.data() + prompt * pages_each});
+    step.logit_rows.push_back(first + tokens - 1);
   }
-  const std::vector<std::optional<DeviceSampling>> greedy(static_cast<std::size_t>(prompts), DeviceSampling{.top_p = 1});
+  const std::vector<std::optional<DeviceSampling>> greedy(static_cast<std::size_t>(at_once), DeviceSampling{.top_p = 1});
 
-  Bare bare(model, prompts, tokens);
+  Bare bare(model, at_once, tokens);
   Stream stream;
-  std::vector<double> ours, calls, products, attention;
+  std::vector<double> ours, calls;
   for (std::int64_t round = 0; round <= rounds; ++round) {
-    Event begin, end;
-    check(cudaDeviceSynchronize(), "a round");
-    begin.record(stream);
-    executor->forward(step, greedy);  // ends with the sampled tokens on the host
-    end.record(stream);
-    const double step_ms = end.milliseconds_since(begin), bare_ms = bare.step().all;
+    double steps_ms = 0, bare_ms = 0;
+    for (const StepRows& step : prompts_of) {
+      Event begin, end;
+      check(cudaDeviceSynchronize(), "a step");
+      begin.record(stream);
+      executor->forward(step, greedy);  // ends with the sampled tokens on the host
+      end.record(stream);
+      steps_ms += end.milliseconds_since(begin);
+      bare_ms += bare.step().all;
+      if (round == 0) break;  // a warm-up
+    }
+    if (round == 0) continue;
     const Bare::Times parts = bare.parts();
-    if (round == 0) continue;  // a warm-up
-    ours.push_back(step_ms);
+    ours.push_back(steps_ms);
     calls.push_back(bare_ms);
-    products.push_back(parts.products);
-    attention.push_back(parts.attention);
-    fmt::print("round {}: step {:.1f} ms, bare calls {:.1f} ms, {:.3f}; products alone {:.1f}, attention alone {:.1f}\n", round, step_ms, bare_ms,
-               step_ms / bare_ms, parts.products, parts.attention);
+    fmt::print("round {}: {} steps {:.1f} ms, bare calls {:.1f} ms, {:.4f}; of one step products alone {:.1f}, attention alone {:.1f}\n", round, steps, steps_ms, bare_ms,
+               steps_ms / bare_ms, parts.products, parts.attention);
     std::fflush(stdout);
   }
-  fmt::print("{} prompts of {} tokens, {}, {}: step {:.1f} ms, {:.0f} tokens/s; bare calls {:.1f} ms; median ratio {:.3f}\n", prompts, tokens,
-             to_string(layout.format()), executor->description(), median(ours), static_cast<double>(rows) / median(ours) * 1e3, median(calls), median(ours) / median(calls));
+  fmt::print("{} prompts of {} tokens in {} steps, {}, {}: {:.1f} ms, {:.0f} tokens/s; bare calls {:.1f} ms; median ratio {:.4f}\n", prompts, tokens, steps,
+             to_string(layout.format()), executor->description(), median(ours), static_cast<double>(prompts * tokens) / median(ours) * 1e3, median(calls), median(ours) / median(calls));
 }
 
 }  // namespace
@@ -189,7 +198,7 @@ void run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   if (argc < 2) {
-    fmt::print(stderr, "prefill_step_bench MODEL [PROMPTS TOKENS [ROUNDS [FORMAT]]]\n");
+    fmt::print(stderr, "prefill_step_bench MODEL [PROMPTS TOKENS [ROUNDS [FORMAT [PROMPTS_A_STEP]]]]\n");
     return 2;
   }
   try {
