@@ -65,6 +65,7 @@ struct Collected {
   std::vector<TokenId> tokens;
   std::vector<float> logprobs;
   FinishReason finish = FinishReason::none;
+  bool engine_failed = false;
   std::int64_t cached = 0;
   std::vector<TokenReport> prompt_reports;
 };
@@ -75,6 +76,7 @@ OutputSink into(Collected& collected) {
     for (const auto& report : output.reports) collected.logprobs.push_back(report.chosen.logprob);
     if (!output.prompt_reports.empty()) collected.prompt_reports = output.prompt_reports;
     collected.finish = output.finish;
+    collected.engine_failed = output.engine_failed;
     collected.cached = output.cached_tokens;
   };
 }
@@ -265,6 +267,7 @@ TEST(Engine, SurvivesMemoryThatRunsOutWhileABatchIsComputed) {
     }
     survived += first.finish == FinishReason::error;  // the standard library gets by without some of its allocations
     EXPECT_EQ(first.finish, second.finish) << nth;
+    EXPECT_EQ(first.engine_failed, first.finish == FinishReason::error) << nth;
     engine->submit(asked, into(waiting));
     run(*engine);
     EXPECT_EQ(waiting.tokens, expected.tokens) << nth;
@@ -314,7 +317,9 @@ TEST(Engine, CountsNoTokenForARowThatFailed) {
   Request request = request_of(prompt_of(10, 2), 4);
   request.sampling.min_tokens = 4;
   for (TokenId token = 0; token < 300; ++token) request.sampling.stop_token_ids.push_back(token);  // leaves none to choose
-  EXPECT_EQ(run_alone(*engine, request).finish, FinishReason::error);
+  const Collected failed = run_alone(*engine, request);
+  EXPECT_EQ(failed.finish, FinishReason::error);
+  EXPECT_FALSE(failed.engine_failed);
   EXPECT_EQ(engine->stats().generation_tokens, 0);
   EXPECT_EQ(engine->stats().finished.at("error"), 1);
   run_alone(*engine, request_of(prompt_of(10, 2), 4));
