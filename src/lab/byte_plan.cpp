@@ -1,7 +1,6 @@
 #include "lab/byte_plan.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/bytes.h"
 #include "base/option_error.h"
@@ -79,7 +78,9 @@ ModelConfig tensor_parallel_rank(const ModelConfig& config, std::int64_t ranks) 
   return rank;
 }
 
-BytePlan make_byte_plan(const std::string& model, const ModelConfig& config, PlanOptions options) {
+namespace {
+
+void check_options(const ModelConfig& config, const PlanOptions& options) {
   const auto positive = [](const char* flag, std::int64_t value, std::int64_t most) {
     if (value < 1 || value > most) refuse_option("--{} must be between 1 and {}, found {}", flag, most, value);
   };
@@ -108,59 +109,70 @@ BytePlan make_byte_plan(const std::string& model, const ModelConfig& config, Pla
     refuse_option("--context {} and --output {} pass the model's {} positions{}", options.context, options.output, longest,
                   config.context_limit ? " (" + config.context_limit_reason + ")" : "");
   }
+}
+
+// Of the GPU's memory what weights, scratch and reserve leave; 0, and why, where that is no page.
+void take_gpu_pool(FormatPlan& row, const BytePlan& plan) {
+  const PlanOptions& options = plan.options;
+  const auto allowed = static_cast<std::int64_t>(options.gpu_memory_utilization * static_cast<double>(options.gpu_memory_bytes));
+  row.pool_bytes = allowed - plan.weights.device - plan.scratch_bytes - options.reserved_bytes;
+  if (row.pool_bytes >= row.page_bytes) return;
+  row.gpu_refusal = fmt::format("{} of {} leave no page beside weights of {} and scratch of {}", options.gpu_memory_utilization, format_bytes(options.gpu_memory_bytes),
+                                format_bytes(plan.weights.device), format_bytes(plan.scratch_bytes));
+  row.pool_bytes = 0;
+}
+
+FormatPlan plan_format(const KvFormat& format, const BytePlan& plan) {
+  const PlanOptions& options = plan.options;
+  const KvLayout layout(format, {plan.rank.layers, plan.rank.kv_heads, plan.rank.head_dim, options.page_size});
+  FormatPlan row{.format = format, .bytes_per_token_layer = layout.bytes_per_token() / plan.rank.layers, .bytes_per_token = layout.bytes_per_token(), .page_bytes = layout.page_bytes(),
+                 .pool_bytes = options.pool_bytes, .pool = {}, .link_gbps = {}, .gpu_refusal = ""};
+  if (options.gpu_memory_bytes > 0) take_gpu_pool(row, plan);
+  if (row.pool_bytes > 0) {
+    row.pool = plan_pool(layout, row.pool_bytes);
+    row.residents = resident_requests(*row.pool, options.page_size, plan.request_tokens);
+  }
+  row.traffic_share = kv_traffic_share(static_cast<double>(plan.weights.step), static_cast<double>(options.batch), static_cast<double>(options.context),
+                                       static_cast<double>(row.bytes_per_token), options.other_step_bytes);
+  if (__builtin_mul_overflow(plan.token_reads, row.bytes_per_token, &row.generation_bytes) || __builtin_mul_overflow(options.context, row.bytes_per_token, &row.payload_bytes)) {
+    refuse_option("--context {} and --output {} at {} bytes a token: wanted fewer than 2^63 bytes of cache to be read, found {} tokens of them", options.context, options.output,
+                  row.bytes_per_token, plan.token_reads);
+  }
+  for (const LinkWorkload& workload : options.workloads) row.link_gbps.push_back(link_demand(workload, static_cast<double>(row.payload_bytes)));
+  row.chunk = io_commands(options.chunk_tokens * row.bytes_per_token, options.transfer_bytes);
+  return row;
+}
+
+// Where a format's residents lie on the measured curve, against the first format's.
+void place_on_curve(FormatPlan& row, const FormatPlan& first, const Hill& curve) {
+  if (row.residents == 0 || first.residents == 0) return;
+  const auto from = static_cast<double>(first.residents), factor = static_cast<double>(row.residents) / from;
+  row.curve_tokens_per_s = curve.at(static_cast<double>(row.residents));
+  row.throughput_x = curve.throughput_gain(from, factor);
+  row.token_time_x = curve.token_time_gain(from, factor);
+}
+
+}  // namespace
+
+BytePlan make_byte_plan(const std::string& model, const ModelConfig& config, PlanOptions options) {
+  check_options(config, options);
   if (options.workloads.empty()) options.workloads = default_workloads();
   if (options.formats.empty()) options.formats = plan_formats(config.dtype);
-
   BytePlan plan{.model = model, .rank = tensor_parallel_rank(config, options.ranks), .options = options, .weights = {}, .scratch = {}, .formats = {}};
   plan.weights = weight_bytes(plan.rank);
   plan.request_tokens = options.context + options.output;
   plan.request_slots = (plan.request_tokens + options.page_size - 1) / options.page_size * options.page_size;
   plan.token_reads = cached_token_reads(options.output, options.context);
-  const StepLimits limits{.max_sequences = options.max_sequences,
-                          .max_tokens = options.max_tokens,
-                          .max_logit_rows = std::max<std::int64_t>(options.max_sequences, 64),
-                          .max_context = plan.request_tokens};
-  plan.scratch = cuda_scratch(plan.rank, limits, options.multiprocessors);
+  plan.scratch = cuda_scratch(plan.rank,
+                              {.max_sequences = options.max_sequences,
+                               .max_tokens = options.max_tokens,
+                               .max_logit_rows = std::max<std::int64_t>(options.max_sequences, 64),
+                               .max_context = plan.request_tokens},
+                              options.multiprocessors);
   for (const NamedBytes& part : plan.scratch) plan.scratch_bytes += part.bytes;
-  const KvGeometry geometry{plan.rank.layers, plan.rank.kv_heads, plan.rank.head_dim, options.page_size};
   for (const KvFormat& format : options.formats) {
-    const KvLayout layout(format, geometry);
-    FormatPlan& row = plan.formats.emplace_back(FormatPlan{.format = format,
-                                                           .bytes_per_token_layer = layout.bytes_per_token() / geometry.layers,
-                                                           .bytes_per_token = layout.bytes_per_token(),
-                                                           .page_bytes = layout.page_bytes(),
-                                                           .pool = {},
-                                                           .link_gbps = {},
-                                                           .gpu_refusal = ""});
-    row.pool_bytes = options.pool_bytes;
-    if (options.gpu_memory_bytes > 0) {
-      const auto allowed = static_cast<std::int64_t>(options.gpu_memory_utilization * static_cast<double>(options.gpu_memory_bytes));
-      row.pool_bytes = allowed - plan.weights.device - plan.scratch_bytes - options.reserved_bytes;
-      if (row.pool_bytes < row.page_bytes) {
-        row.gpu_refusal = fmt::format("{} of {} leave no page beside weights of {} and scratch of {}", options.gpu_memory_utilization,
-                                      format_bytes(options.gpu_memory_bytes), format_bytes(plan.weights.device), format_bytes(plan.scratch_bytes));
-        row.pool_bytes = 0;
-      }
-    }
-    if (row.pool_bytes > 0) {
-      row.pool = plan_pool(layout, row.pool_bytes);
-      row.residents = resident_requests(*row.pool, options.page_size, plan.request_tokens);
-    }
-    row.traffic_share = kv_traffic_share(static_cast<double>(plan.weights.step), static_cast<double>(options.batch),
-                                         static_cast<double>(options.context), static_cast<double>(row.bytes_per_token), options.other_step_bytes);
-    if (__builtin_mul_overflow(plan.token_reads, row.bytes_per_token, &row.generation_bytes) || __builtin_mul_overflow(options.context, row.bytes_per_token, &row.payload_bytes)) {
-      refuse_option("--context {} and --output {} at {} bytes a token: wanted fewer than 2^63 bytes of cache to be read, found {} tokens of them", options.context, options.output,
-                    row.bytes_per_token, plan.token_reads);
-    }
-    for (const LinkWorkload& workload : options.workloads) row.link_gbps.push_back(link_demand(workload, static_cast<double>(row.payload_bytes)));
-    row.chunk = io_commands(options.chunk_tokens * row.bytes_per_token, options.transfer_bytes);
-    const FormatPlan& first = plan.formats.front();
-    if (options.curve && row.residents > 0 && first.residents > 0) {
-      const auto from = static_cast<double>(first.residents), factor = static_cast<double>(row.residents) / from;
-      row.curve_tokens_per_s = options.curve->hill.at(static_cast<double>(row.residents));
-      row.throughput_x = options.curve->hill.throughput_gain(from, factor);
-      row.token_time_x = options.curve->hill.token_time_gain(from, factor);
-    }
+    plan.formats.push_back(plan_format(format, plan));
+    if (options.curve) place_on_curve(plan.formats.back(), plan.formats.front(), options.curve->hill);
   }
   return plan;
 }

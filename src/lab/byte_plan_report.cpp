@@ -1,6 +1,5 @@
 #include "lab/byte_plan_report.h"
 
-#include <algorithm>
 #include <functional>
 
 #include "base/bytes.h"

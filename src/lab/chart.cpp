@@ -1,66 +1,17 @@
 #include "lab/chart.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <fmt/format.h>
 #include <map>
 
 #include "base/error.h"
+#include "lab/chart_canvas.h"
 #include "lab/markup.h"
 
 namespace keel {
 namespace {
 
-constexpr double kFont = 12, kTitleFont = 14, kLine = 16;  // text sizes and a line of text
-constexpr double kMargin = 12;                             // around everything
-
 using Colours = std::map<std::string, int>;
-
-// What is drawn, piece by piece.
-class Canvas {
- public:
-  template <class... Args>
-  void add(fmt::format_string<Args...> format, Args&&... args) {
-    out_ += fmt::format(format, std::forward<Args>(args)...) + '\n';
-  }
-  void text(double x, double y, std::string_view words, std::string_view classes = "", std::string_view anchor = "start") {
-    add(R"(<text x="{}" y="{}"{}{}>{}</text>)", coordinate(x), coordinate(y), classes.empty() ? "" : fmt::format(" class=\"{}\"", classes),
-        anchor == "start" ? "" : fmt::format(" text-anchor=\"{}\"", anchor), escaped(words));
-  }
-  void line(double x1, double y1, double x2, double y2, std::string_view classes) {
-    add(R"(<path d="M{} {}L{} {}" class="{}"/>)", coordinate(x1), coordinate(y1), coordinate(x2), coordinate(y2), classes);
-  }
-  // A shape a colour as well, for those who see no difference between two colours, and for print.
-  void dot(double x, double y, int colour, std::string_view note) {
-    const std::string title = note.empty() ? "" : fmt::format("<title>{}</title>", escaped(note));
-    const std::string at = fmt::format(R"-(transform="translate({} {})" class="dot c{}")-", coordinate(x), coordinate(y), colour);
-    switch (colour % 4) {
-      case 0: add(R"(<circle r="3.6" {}>{}</circle>)", at, title); break;
-      case 1: add(R"(<path d="M-3.3 -3.3H3.3V3.3H-3.3Z" {}>{}</path>)", at, title); break;
-      case 2: add(R"(<path d="M0 -4.4L4.2 3.2H-4.2Z" {}>{}</path>)", at, title); break;
-      default: add(R"(<path d="M0 -4.7L4.7 0L0 4.7L-4.7 0Z" {}>{}</path>)", at, title);
-    }
-  }
-  std::string take() { return std::move(out_); }
-
- private:
-  std::string out_;
-};
-
-// As much of a text as there is room for.
-std::string fitted(const std::string& text, double width, double font_size) {
-  const auto room = static_cast<std::size_t>(std::max(width, 0.0) / text_width("x", font_size));
-  if (characters(text) <= room) return text;
-  std::string cut;
-  std::size_t seen = 0;
-  for (const char c : text) {
-    seen += (static_cast<unsigned char>(c) & 0xc0) != 0x80;
-    if (seen >= room) break;
-    cut += c;
-  }
-  return cut + "…";
-}
 
 void take_colours(const Chart& chart, Colours& colours) {
   for (const Series& series : chart.series) {
@@ -91,11 +42,6 @@ std::vector<double> values_of(const Chart& chart, bool of_x) {
   return values;
 }
 
-struct Legend {
-  std::string name;
-  int colour;
-};
-
 std::vector<Legend> legend_of(std::span<const Chart> charts, const Colours& colours) {
   std::vector<Legend> legend;
   for (const Chart& chart : charts) {
@@ -105,23 +51,6 @@ std::vector<Legend> legend_of(std::span<const Chart> charts, const Colours& colo
     }
   }
   return legend;
-}
-
-// Draws names in rows from (x, y) on; gives the height it took.
-double draw_legend(Canvas& canvas, std::span<const Legend> legend, double left, double y, double right, bool squares = false) {
-  double x = left, top = y;
-  for (const Legend& one : legend) {
-    const double width = 16 + text_width(one.name, kFont);
-    if (x > left && x + width > right) x = left, y += kLine;
-    if (squares) {
-      canvas.add(R"(<rect x="{}" y="{}" width="10" height="10" class="bar c{}"/>)", coordinate(x), coordinate(y - 9), one.colour);
-    } else {
-      canvas.dot(x + 5, y - 4, one.colour, "");
-    }
-    canvas.text(x + 14, y, one.name);
-    x += width + 18;
-  }
-  return legend.empty() ? 0 : y - top + kLine;
 }
 
 // The part of a chart that holds data.
@@ -285,7 +214,7 @@ Svg draw(const Chart& chart) {
   Chart body = chart;
   if (!label_ends && legend.size() > 1) {
     body.title.clear();
-    if (!chart.title.empty()) canvas.text(kMargin, 18, fitted(chart.title, chart.width - kMargin, kTitleFont), "title"), top = 24;
+    top = draw_title(canvas, chart.title, chart.width, 24);
     top += draw_legend(canvas, legend, kMargin, top + 14, chart.width - kMargin) + 4;
     body.height -= top;
   }
@@ -300,8 +229,7 @@ Svg draw(std::span<const Chart> charts, int columns, const std::string& title) {
   for (const Chart& chart : charts) take_colours(chart, colours), cell = std::max(cell, chart.width);
   const double width = cell * std::min<double>(columns, static_cast<double>(std::max<std::size_t>(charts.size(), 1)));
   Canvas canvas;
-  double top = 0;
-  if (!title.empty()) canvas.text(kMargin, 18, fitted(title, width - kMargin, kTitleFont), "title"), top = 26;
+  double top = draw_title(canvas, title, width, 26);
   const std::vector<Legend> legend = legend_of(charts, colours);
   if (legend.size() > 1) top += draw_legend(canvas, legend, kMargin, top + 14, width - kMargin) + 4;
   for (std::size_t i = 0; i < charts.size();) {
@@ -314,124 +242,6 @@ Svg draw(std::span<const Chart> charts, int columns, const std::string& title) {
     top += tallest + 6;
   }
   return {std::max(width, 2 * kMargin), std::max(top, 2 * kMargin), title, canvas.take()};
-}
-
-Svg draw(const RowChart& chart) {
-  constexpr double kRow = 26;
-  std::vector<double> ends;
-  double labels = 0, texts = 0;
-  std::vector<double> sums;
-  std::vector<std::string> row_texts;
-  for (const ChartRow& row : chart.rows) {
-    double sum = 0;
-    for (const double value : row.values) sum += value;
-    sums.push_back(row.values.empty() ? NAN : sum);
-    row_texts.push_back(!row.text.empty() ? row.text : row.values.empty() ? "none" : fmt::format("{:.6g}", sum));
-    ends.push_back(sums.back());
-    if (row.interval) ends.insert(ends.end(), {row.interval->lower, row.interval->upper});
-    labels = std::max(labels, text_width(row.label, kFont));
-    texts = std::max(texts, text_width(row_texts.back(), kFont));
-  }
-  for (const ReferenceLine& line : chart.lines) ends.push_back(line.at);
-  Axis axis = chart.axis;
-  if (chart.bars && !axis.low) {
-    check(axis.scale == Scale::linear, "bars begin at 0, which a logarithmic axis has not");
-    ends.push_back(0);
-    if (std::ranges::none_of(ends, [](double end) { return end < 0; })) axis.low = 0;
-  }
-  Canvas canvas;
-  double top = 0;
-  if (!chart.title.empty()) canvas.text(kMargin, 18, fitted(chart.title, chart.width - kMargin, kTitleFont), "title"), top = 26;
-  std::vector<Legend> legend;
-  for (std::size_t part = 0; part < chart.parts.size(); ++part) legend.push_back({chart.parts[part], static_cast<int>(part) % kChartColours});
-  if (legend.size() > 1) top += draw_legend(canvas, legend, kMargin, top + 14, chart.width - kMargin, true) + 4;
-  const double left = kMargin + labels + 10, right = chart.width - kMargin - texts - 10;
-  const double first = top + (chart.lines.empty() ? 6 : 18), bottom = first + kRow * static_cast<double>(chart.rows.size());
-  const AxisRange range(axis, ends, std::max(2, static_cast<int>((right - left) / 70)));
-  const auto at = [&](double value) { return left + (right - left) * std::clamp(range.place(value), 0.0, 1.0); };
-  for (const double tick : range.ticks()) {
-    canvas.line(at(tick), first, at(tick), bottom, "grid");
-    canvas.text(at(tick), bottom + 17, range.tick_label(tick), "tick", "middle");
-  }
-  for (const ReferenceLine& line : chart.lines) {
-    if (!range.holds(line.at)) continue;
-    canvas.line(at(line.at), first - 4, at(line.at), bottom, "rule");
-    canvas.text(at(line.at), first - 8, line.label, "tick", "middle");
-  }
-  for (std::size_t i = 0; i < chart.rows.size(); ++i) {
-    const ChartRow& row = chart.rows[i];
-    const double middle = first + kRow * (static_cast<double>(i) + 0.5);
-    canvas.text(left - 9, middle + 4, row.label, "", "end");
-    canvas.text(right + 10, middle + 4, row_texts[i], "name");
-    if (!std::isfinite(sums[i])) continue;
-    double from = 0;
-    for (std::size_t part = 0; chart.bars && part < row.values.size(); ++part) {
-      const double to = from + row.values[part], x = std::min(at(from), at(to));
-      canvas.add(R"(<rect x="{}" y="{}" width="{}" height="14" class="bar c{}"/>)", coordinate(x), coordinate(middle - 7),
-                 coordinate(std::abs(at(to) - at(from))), part % kChartColours);
-      from = to;
-    }
-    if (row.interval && std::isfinite(row.interval->lower) && std::isfinite(row.interval->upper)) {
-      canvas.add(R"(<path d="M{0} {2}H{1}M{0} {3}V{4}M{1} {3}V{4}" class="line {5}"/>)", coordinate(at(row.interval->lower)), coordinate(at(row.interval->upper)),
-                 coordinate(middle), coordinate(middle - 4), coordinate(middle + 4), chart.bars ? "ink" : "c0");
-    }
-    if (!chart.bars && range.holds(sums[i])) canvas.dot(at(sums[i]), middle, 0, row_texts[i]);
-  }
-  canvas.line(left, bottom, right, bottom, "axis");
-  if (chart.rows.empty()) canvas.text((left + right) / 2, bottom - 2, "no data", "name", "middle");
-  canvas.text(right, bottom + 34, chart.axis.label, "name", "end");
-  return {chart.width, bottom + 42, chart.title, canvas.take()};
-}
-
-std::string chart_style() {
-  // Light, dark: after Okabe and Ito's colours, darkened and lightened until text in them reads on either page.
-  constexpr std::array<std::pair<const char*, const char*>, kChartColours> kPalette = {{{"#0b66b0", "#62b0f5"}, {"#c2500a", "#ff9a52"}, {"#0a7a58", "#35c796"},
-      {"#a03a80", "#e58bc6"}, {"#806000", "#dcb93c"}, {"#5b4fc7", "#a79df7"}, {"#b3263a", "#ff7d8b"}, {"#4d5b66", "#a9b7c2"}}};
-  std::string style = R"(
-.keel-chart{font:12px system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif;fill:#1d2733}
-.keel-chart .title{font-size:14px;font-weight:600}
-.keel-chart .name{fill:#566371}
-.keel-chart .tick{fill:#566371;font-size:11px}
-.keel-chart .halo{paint-order:stroke;stroke:#fff;stroke-width:3px}
-.keel-chart .grid{stroke:#e3e7eb;fill:none}
-.keel-chart .axis{stroke:#8793a0;fill:none}
-.keel-chart .rule{stroke:#566371;fill:none;stroke-dasharray:2 3}
-.keel-chart .line{stroke:currentColor;fill:none;stroke-width:1.8;stroke-linejoin:round}
-.keel-chart .dashed{stroke-dasharray:6 4}
-.keel-chart .band{fill:currentColor;fill-opacity:.14}
-.keel-chart .dot{fill:currentColor;stroke:#fff;stroke-width:.8}
-.keel-chart .bar{fill:currentColor;fill-opacity:.85}
-.keel-chart .own{fill:currentColor;font-weight:500}
-.keel-chart .ink{color:#1d2733}
-.keel-chart .paper{fill:#fff}
-)";
-  std::string dark = R"(@media (prefers-color-scheme:dark){
-.keel-chart{fill:#e4e9ee}
-.keel-chart .name,.keel-chart .tick{fill:#a3b0bd}
-.keel-chart .grid{stroke:#2b3540}
-.keel-chart .axis{stroke:#66737f}
-.keel-chart .rule{stroke:#a3b0bd}
-.keel-chart .dot,.keel-chart .halo{stroke:#12171d}
-.keel-chart .ink{color:#e4e9ee}
-.keel-chart .paper{fill:#12171d}
-)";
-  for (std::size_t i = 0; i < kPalette.size(); ++i) {
-    style += fmt::format(".keel-chart .c{}{{color:{}}}\n", i, kPalette[i].first);
-    dark += fmt::format(".keel-chart .c{}{{color:{}}}\n", i, kPalette[i].second);
-  }
-  return style + dark + "}\n";
-}
-
-std::string inline_svg(const Svg& svg) {
-  return fmt::format(R"(<svg xmlns="http://www.w3.org/2000/svg" class="keel-chart" viewBox="0 0 {0} {1}" width="{0}" height="{1}" role="img" aria-label="{2}">)"
-                     "\n{3}</svg>\n",
-                     coordinate(svg.width), coordinate(svg.height), escaped(svg.label), svg.content);
-}
-
-std::string svg_file(const Svg& svg) {
-  Svg alone = svg;
-  alone.content = fmt::format("<style>{}</style>\n<rect width=\"100%\" height=\"100%\" class=\"paper\"/>\n{}", chart_style(), svg.content);
-  return inline_svg(alone);
 }
 
 }  // namespace keel

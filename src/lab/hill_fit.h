@@ -1,7 +1,6 @@
 // Decode throughput over the batch: S(B) = Smax · B^γ / (B½^γ + B^γ), fitted at one context, and what follows from it.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>

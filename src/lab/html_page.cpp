@@ -1,6 +1,5 @@
 #include "lab/html_page.h"
 
-#include <algorithm>
 #include <fmt/format.h>
 
 #include "base/error.h"

@@ -1,6 +1,5 @@
 #include "lab/offline_run.h"
 
-#include <algorithm>
 #include <chrono>
 
 #include "base/error.h"

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
 
 #include "lab/scripted_server.h"
 #include "lab/sse_reader.h"

@@ -44,7 +44,7 @@ class BlockJournal {
   std::vector<CompareBlock> blocks_;
 };
 
-// Runs the blocks after the journal's last, each arm in the plan's order. A run whose figures are no positive finite numbers, or
+// Runs the blocks after the journal's last, each arm in the plan's order. A run whose figures are no measurements, or
 // whose `ran` is not what it was in an earlier block, fails. `on_run` is told before each run.
 void run_blocks(const ComparePlan& plan, BlockJournal& journal, std::int64_t blocks, const ArmRunner& runner,
                 const std::function<void(std::int64_t block, const std::string& arm)>& on_run = {});

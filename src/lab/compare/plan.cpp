@@ -1,7 +1,6 @@
 #include "lab/compare/plan.h"
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <numeric>
 
@@ -178,6 +177,9 @@ ComparePlan read_compare_plan(const std::string& text, const std::string& label)
   Fields work(fields.at("workload"), fields.where("workload"));
   plan.workload = {.prompts = work.integer("prompts", 1, 1 << 20), .input_tokens = work.integer("input_tokens", 1, kMany), .output_tokens = work.integer("output_tokens", 1, kMany),
                    .range_ratio = work.number("range_ratio", 0, 0.999, 0), .vocabulary = 1};
+  if (plan.workload.longest_input() + plan.workload.longest_output() > kMany / plan.workload.prompts) {
+    refuse_option("{}: {} prompts of {} and {} tokens: wanted at most {} tokens in all", work.where("prompts"), plan.workload.prompts, plan.workload.input_tokens, plan.workload.output_tokens, kMany);
+  }
   plan.temperature = work.number("temperature", 0, 1000, 0);
   plan.warmups = work.integer("warmup_prompts", 1, 1 << 20, 1);
   work.end();

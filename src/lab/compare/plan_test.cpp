@@ -37,6 +37,7 @@ TEST(ComparePlan, RefusesByNameWhatItDoesNotKnow) {
   EXPECT_NE(with("/block", 3).find("block: there is no such key"), std::string::npos);
   EXPECT_NE(with("/workload/promts", 3).find("workload: promts: there is no such key"), std::string::npos);
   EXPECT_NE(with("/blocks", 0).find("wanted a whole number between 1 and 1000, found 0"), std::string::npos);
+  EXPECT_NE(with("/workload/input_tokens", 1 << 30).find("workload: prompts: 2 prompts of 1073741824 and 3 tokens: wanted at most 1073741824 tokens in all"), std::string::npos);
   EXPECT_NE(with("/blocks", 2.5).find("blocks"), std::string::npos);
   EXPECT_NE(with("/seed", -1).find("seed"), std::string::npos);
   EXPECT_NE(with("/format", "other").find("keel-compare-plan"), std::string::npos);

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <fmt/format.h>
 
-#include "base/json.h"
 #include "lab/html_page.h"
 
 namespace keel {

@@ -21,7 +21,7 @@ std::optional<double> figure_of(const CompareBlock& block, const std::string& ar
   return found == run->figures.end() ? std::nullopt : std::optional(found->second);
 }
 
-RatioFigures figures_of(const ComparePlan& plan, const PlannedComparison& comparison, ArmMetric metric, const std::vector<CompareBlock>& blocks) {
+RatioFigures ratios_of(const ComparePlan& plan, const PlannedComparison& comparison, ArmMetric metric, const std::vector<CompareBlock>& blocks) {
   RatioFigures figures;
   std::vector<double> present, candidates, controls;
   for (std::size_t i = 0; i < static_cast<std::size_t>(plan.blocks); ++i) {
@@ -72,6 +72,23 @@ void missing_blocks(ComparisonResult& result, const std::vector<CompareBlock>& b
   }
 }
 
+// All that a comparison's verdict rests on.
+ComparisonResult figures_of(const ComparePlan& plan, const PlannedComparison& planned, const std::string& folder, const std::vector<CompareBlock>& blocks) {
+  ComparisonResult result{.planned = planned, .gates = {}, .figures = ratios_of(plan, planned, planned.metric, blocks), .beside = {}, .sign = {}, .reasons = {}};
+  for (const std::string& gate : planned.gates) result.gates.push_back(gate_result(plan, planned, gate, folder, blocks));
+  for (const MetricInfo& metric : kArmMetrics) {
+    RatioFigures beside = ratios_of(plan, planned, metric.metric, blocks);
+    if (metric.metric != planned.metric && beside.present > 0) result.beside[metric.metric] = std::move(beside);
+  }
+  missing_blocks(result, blocks);
+  if (result.figures.present < result.figures.ratios.size()) return result;
+  std::vector<double> ratios;
+  for (const auto& ratio : result.figures.ratios) ratios.push_back(*ratio);
+  result.sign = sign_test(ratios);
+  if (planned.kind == ComparisonKind::gain) result.p = result.sign->p;
+  return result;
+}
+
 void decide_gain(ComparisonResult& result) {
   const bool gates = std::ranges::all_of(result.gates, &ComparisonGate::passes);
   for (const ComparisonGate& gate : result.gates) {
@@ -82,6 +99,32 @@ void decide_gain(ComparisonResult& result) {
   if (ratio < kLeastGain) result.reasons.push_back(fmt::format("the median ratio {:.6g} is below {}", ratio, kLeastGain));
   if (result.adjusted_p > kMostGainP) result.reasons.push_back(fmt::format("the adjusted p {:.6g} is above {}", result.adjusted_p, kMostGainP));
   result.verdict = confirmed_gain(gates, ratio, result.adjusted_p) ? ComparisonVerdict::gain : ComparisonVerdict::no_gain;
+}
+
+void decide_guard(ComparisonResult& result) {
+  if (!result.sign) return;
+  const double ratio = *result.figures.median;
+  result.verdict = ratio >= kLeastGuard ? ComparisonVerdict::guard_holds : ComparisonVerdict::guard_fails;
+  if (ratio < kLeastGuard) result.reasons.push_back(fmt::format("the median ratio {:.6g} is below {}", ratio, kLeastGuard));
+}
+
+// Of the comparisons of one kind: where there are gains, guards stand apart.
+void sum_up(CompareResult& result, ComparisonKind kind) {
+  const bool gains = kind == ComparisonKind::gain;
+  std::size_t all = 0, good = 0, missing = 0;
+  for (const ComparisonResult& one : result.comparisons) {
+    if (one.planned.kind != kind) continue;
+    ++all;
+    good += one.verdict == (gains ? ComparisonVerdict::gain : ComparisonVerdict::guard_holds);
+    missing += one.verdict == ComparisonVerdict::not_reached;
+  }
+  if (missing > 0) {
+    result.headline = fmt::format("Not reached: {} of {} {} no verdict", missing, all, all == 1 ? "comparison has" : "comparisons have");
+    return;
+  }
+  result.headline = gains && good == 0 ? "No confirmed gain" : fmt::format("{} of {} {}", good, all, gains ? "planned gains are confirmed" : "guards hold");
+  result.exit_code = good == all ? 0 : 1;
+  result.overall = gains ? (good == all ? ComparisonVerdict::gain : ComparisonVerdict::no_gain) : (good == all ? ComparisonVerdict::guard_holds : ComparisonVerdict::guard_fails);
 }
 
 }  // namespace
@@ -104,48 +147,22 @@ CompareResult judge(const ComparePlan& plan, const std::vector<CompareBlock>& bl
       if (!run.error.empty()) result.failed.push_back({block.number, run.arm, run.error});
     }
   }
-  std::vector<double> family;
+  std::vector<double> family;  // of the gains, in the plan's order
   for (const PlannedComparison& planned : plan.comparisons) {
-    ComparisonResult& one = result.comparisons.emplace_back();
-    one.planned = planned;
-    for (const std::string& gate : planned.gates) one.gates.push_back(gate_result(plan, planned, gate, folder, blocks));
-    one.figures = figures_of(plan, planned, planned.metric, blocks);
-    for (const MetricInfo& metric : kArmMetrics) {
-      RatioFigures beside = figures_of(plan, planned, metric.metric, blocks);
-      if (metric.metric != planned.metric && beside.present > 0) one.beside[metric.metric] = std::move(beside);
-    }
-    missing_blocks(one, blocks);
-    if (one.figures.present == one.figures.ratios.size()) {
-      std::vector<double> ratios;
-      for (const auto& ratio : one.figures.ratios) ratios.push_back(*ratio);
-      one.sign = sign_test(ratios);
-    }
-    if (planned.kind == ComparisonKind::gain) {
-      if (one.sign) one.p = one.sign->p;
-      family.push_back(one.p);
-    } else if (one.sign) {
-      one.verdict = *one.figures.median >= kLeastGuard ? ComparisonVerdict::guard_holds : ComparisonVerdict::guard_fails;
-      if (one.verdict == ComparisonVerdict::guard_fails) one.reasons.push_back(fmt::format("the median ratio {:.6g} is below {}", *one.figures.median, kLeastGuard));
-    }
+    result.comparisons.push_back(figures_of(plan, planned, folder, blocks));
+    if (planned.kind == ComparisonKind::gain) family.push_back(result.comparisons.back().p);
   }
   const std::vector<double> adjusted = family.empty() ? std::vector<double>{} : holm(family, plan.family);
-  std::size_t at = 0, primary = 0, good = 0, missing = 0;
+  auto next = adjusted.begin();
   for (ComparisonResult& one : result.comparisons) {
-    const bool gain = one.planned.kind == ComparisonKind::gain;
-    if (gain) one.adjusted_p = adjusted[at++], decide_gain(one);
-    if (!gain && !family.empty()) continue;  // guards stand apart
-    ++primary;
-    good += one.verdict == ComparisonVerdict::gain || one.verdict == ComparisonVerdict::guard_holds;
-    missing += one.verdict == ComparisonVerdict::not_reached;
+    if (one.planned.kind == ComparisonKind::guard) {
+      decide_guard(one);
+    } else {
+      one.adjusted_p = *next++;
+      decide_gain(one);
+    }
   }
-  const char* what = family.empty() ? "guards hold" : "planned gains are confirmed";
-  result.headline = missing > 0 ? fmt::format("Not reached: {} of {} {} no verdict", missing, primary, primary == 1 ? "comparison has" : "comparisons have")
-                    : good == 0 && !family.empty() ? "No confirmed gain"
-                                                   : fmt::format("{} of {} {}", good, primary, what);
-  if (missing == 0) result.exit_code = good == primary ? 0 : 1;
-  result.overall = missing > 0 ? ComparisonVerdict::not_reached
-                   : family.empty() ? (good == primary ? ComparisonVerdict::guard_holds : ComparisonVerdict::guard_fails)
-                                    : (good == primary ? ComparisonVerdict::gain : ComparisonVerdict::no_gain);
+  sum_up(result, family.empty() ? ComparisonKind::guard : ComparisonKind::gain);
   return result;
 }
 

@@ -1,7 +1,6 @@
 #include "lab/scan/scan.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/error.h"
 #include "base/log.h"

@@ -2,8 +2,6 @@
 #pragma once
 
 #include <array>
-#include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>

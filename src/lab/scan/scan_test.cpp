@@ -64,7 +64,9 @@ TEST(RoundTrip, IntegersAreTheNearestOfTheirGrid) {
       double nearest = std::numeric_limits<double>::infinity();
       for (int code = -most; code <= most; ++code) nearest = std::min(nearest, std::abs(static_cast<double>(largest) / most * code - exact[i]));
       EXPECT_NEAR(std::abs(head[i] - exact[i]), nearest, 1e-6) << name(rounding) << " " << exact[i];
-      if (std::abs(exact[i]) == largest) EXPECT_NEAR(head[i], exact[i], 1e-6);
+      if (std::abs(exact[i]) == largest) {
+        EXPECT_NEAR(head[i], exact[i], 1e-6);
+      }
     }
   }
 }

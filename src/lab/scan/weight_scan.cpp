@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 #include <numbers>
-#include <span>
 
 #include "kernels/matmul/matmul.h"
 #include "lab/stats.h"
