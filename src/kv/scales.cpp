@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/text_file.h"
 
 namespace keel {
 namespace {
@@ -92,16 +93,7 @@ void write_calibration(const std::filesystem::path& file, const CalibrationRecor
       {"value_maxima", record.value_maxima},
   };
   check_calibration_target(file);
-  const std::filesystem::path partial = file.string() + ".partial";  // never leave half a file under the real name
-  std::ofstream out(partial);
-  out << json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
-  out.close();
-  std::error_code error, ignored;
-  if (!out.fail()) std::filesystem::rename(partial, file, error);
-  if (out.fail() || error) {
-    std::filesystem::remove(partial, ignored);
-    fail("{}: could not write the calibration file{}", file.string(), error ? ": " + error.message() : "");
-  }
+  write_text_file(file, json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
 KvScales read_calibration(const std::filesystem::path& path, const KvGeometry& geometry, const KvFormat& format) {

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/random.h"
+#include "base/sha256.h"
 #include "base/text_file.h"
 #include "base/utc_time.h"
 #include "lab/compare/child_process.h"
@@ -95,6 +96,8 @@ void measure_keel(ArmRun& run, const ComparePlan& plan, const CompareArm& arm, s
   const std::string text = read_text_file(record_path);
   if (const auto problem = json_problem(text)) fail("its record is not one: {}", *problem);
   take_record(run, PlanJson::parse(text), plan, planned_output(plan, random_u64(seed, 1)));
+  // A build with uncommitted changes says no more than "dirty".
+  if (words[0].find('/') != std::string::npos) run.ran["program_sha256"] = hex(sha256(read_text_file(words[0])));
   if (!plan.is_gated(arm)) return;
   run.ran["subject"] = subject;
   const PlanJson& engine = run.ran.at("engine");

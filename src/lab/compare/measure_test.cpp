@@ -70,6 +70,7 @@ TEST_F(MeasureArm, TakesFiguresAndWhatRanFromTheRecord) {
   EXPECT_EQ(run.figures.at(ArmMetric::decode_rate), 300);
   EXPECT_EQ(run.figures.at(ArmMetric::e2el_p95), 6);
   EXPECT_EQ(run.ran["engine"]["kv_cache"], "k16v8");
+  EXPECT_NE(run.ran, run_script("echo hullo", good_record()).ran);  // another program, whatever it says it is
   const std::string words = run.details["command"].dump();
   for (const char* word : {"\"bench\",\"throughput\",\"m\"", "\"--num-prompts\",\"2\"", "\"--output-len\",\"3\"", "\"--num-warmups\",\"1\""}) EXPECT_NE(words.find(word), std::string::npos) << word;
 }
