@@ -13,6 +13,7 @@
 #include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http.hpp>
 
+#include "base/json.h"
 #include "lab/sse_reader.h"
 
 namespace keel {
@@ -49,15 +50,21 @@ http::request<http::string_body> request_of(const ServerAddress& address, http::
   return request;
 }
 
+// A server's words on one line, which a terminal takes for nothing else.
+std::string plain(std::string words) {
+  for (char& c : words) c = static_cast<unsigned char>(c) < ' ' || c == 0x7f ? ' ' : c;
+  return shortened(std::move(words));
+}
+
 // OpenAI's {"error": {"message": …}}, or the body's beginning.
 std::string message_of(const std::string& body) {
   const Json json = Json::parse(body, nullptr, false);
   if (json.is_object() && json.contains("error")) {
     const Json& error = json["error"];
-    if (error.is_object() && error.contains("message") && error["message"].is_string()) return error["message"];
-    if (error.is_string()) return error;
+    if (error.is_object() && error.contains("message") && error["message"].is_string()) return plain(error["message"]);
+    if (error.is_string()) return plain(error);
   }
-  return body.empty() ? "an empty body" : body.substr(0, 200);
+  return body.empty() ? "an empty body" : plain(body);
 }
 
 // Takes the events of one answer: token times, the usage, and how it ended.
@@ -71,7 +78,7 @@ class AnswerEvents {
       return;
     }
     const Json json = Json::parse(data, nullptr, false);
-    if (!json.is_object()) return set_error("an event that is no JSON object: " + data.substr(0, 100));
+    if (!json.is_object()) return set_error("an event that is no JSON object: " + plain(data));
     if (json.contains("error")) return set_error(message_of(data));
     if (json.contains("usage") && json["usage"].is_object()) {
       times_.prompt_tokens = json["usage"].value("prompt_tokens", times_.prompt_tokens);
