@@ -149,20 +149,20 @@ DecodeArm Trial::decode_arm(const ArmPlan& arm) const {
 }
 
 GateResult run_production(const Trial& trial, WorkerPool& workers, Journal& journal) {
-  GateClock clock(journal, "production");
   const DecodeArm candidate = trial.decode_arm(kArms[2]);
   ProductionGate gate(trial.subject.device, trial.model, candidate, trial.subject.control, trial.panel.text, workers, trial.broken);
   const auto count = static_cast<std::int64_t>(gate.checks().size());
   ProgressBar progress("production", count);
   for (std::int64_t i = 0; i < count; ++i) {
     if (!has_all(journal, "production", "", i, i + 1)) {
+      GateClock clock(journal, "production");
       const ProductionCheck& check = gate.checks()[static_cast<std::size_t>(i)];
       const ProductionFinding found = check.run();
       journal.add({.gate = "production", .arm = "", .item = i, .found = {{"name", check.name}, {"applies", found.applies}, {"passed", found.passed}, {"detail", found.detail}}});
+      clock.stop();
     }
     progress.advance(1);
   }
-  clock.stop();
   return judge_production(all_of(journal, "production", "", count), kLeastFaults);
 }
 

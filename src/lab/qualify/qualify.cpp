@@ -178,6 +178,7 @@ Qualification Run::go() {
                                              {"cpu_target", chosen_target()}});
   if (auto found = earlier()) return std::move(*found);  // another run may have ended while this one began
   if (journal.resumed() > 0) log_info("goes on with {} entries of an earlier run", journal.resumed());
+  if (options_.panel.questions_file.empty()) log_info("questions: the built-in sums, which models/tiny knows; most others miss their floor and want --questions (GSM8K's form)");
   journal.add({.gate = "begun", .arm = "", .item = 0, .found = utc_time()});
 
   std::vector<GateResult> gates;
