@@ -7,6 +7,5 @@ arm() { # FORMAT POOL INPUT OUTPUT
     --no-enable-chunked-prefill --no-enable-prefix-caching --num-prompts 32 --num-warmups 8 --kv-cache-dtype "$1" --kv-cache-memory-bytes "$2" \
     --max-model-len $(($3 + $4)) --input-len "$3" --output-len "$4" --output-json "$out" | grep -E "^Throughput|Median step" | paste -sd' '
 }
-arm k8v8 40GiB 8192 128
 for format in k16v16 k16v8; do arm $format 44GiB 8192 1024; done
 for format in k16v16 k16v8; do arm $format 40GiB 1024 128; done

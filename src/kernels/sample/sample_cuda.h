@@ -22,7 +22,7 @@ struct RowSampling {
 };
 
 struct SampleArgs {
-  const float* logits;        // [rows, vocabulary], f32, 16-byte aligned; at most some 410,000 tokens
+  const float* logits;        // [rows, vocabulary], f32, 16-byte aligned; at most some 360,000 tokens
   std::int64_t rows;
   std::int64_t vocabulary;
   const RowSampling* rows_sampling;  // device, [rows]
