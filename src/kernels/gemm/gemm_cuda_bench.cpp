@@ -1,7 +1,7 @@
 // Qwen3-8B's products on this GPU: keel's kernel in every plan against cuBLASLt's algorithms, and the choices of Gemm. Weights are
 // random and taken in turn from more memory than the L2 holds; times are medians of graph replays. BENCH_M=32 in the environment
 // measures the plans at that number of tokens alone. Arguments: any of dense, awq,
-// prefill, sustained, all plans ("plans").
+// layer (which way of each product makes a decode layer's launches shortest), prefill, sustained, all plans ("plans").
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -15,10 +15,13 @@
 #include "kernels/gemm/gemm_kernels.h"
 #include "kernels/gemm/library_gemm.h"
 #include "kernels/gemm/skinny_gemm.h"
+#include "kernels/rms_norm/rms_norm_cuda.h"
+#include "kernels/silu_mul/silu_mul_cuda.h"
 
 namespace keel::cuda {
 
 void read_only(cudaStream_t stream, const void* from, std::int64_t bytes, void* sink);  // gemm_bench_read.cu
+void pause(cudaStream_t stream);
 
 namespace {
 
@@ -163,6 +166,115 @@ struct Bench {
     gates = false;
   }
 
+  // A product's way: a plan of keel's kernel, or an algorithm of cuBLASLt.
+  struct Way {
+    std::string name;
+    SkinnyPlan plan;
+    cublasLtMatmulAlgo_t algorithm = {};
+  };
+
+  // A decode layer from attention's output to the next layer's queries, keys and values, with its norms and a pause for attention.
+  // Each product's way is chosen by the time of the whole, one product after another, twice.
+  void layer() {
+    constexpr int kLayers = 7;
+    std::byte* at = out.data();
+    const auto take = [&](std::int64_t width) {
+      std::byte* taken = at;
+      at += 64 * width * 2;
+      return taken;
+    };
+    std::byte *residual = take(4096), *projected = take(4096), *normed = take(4096), *activated = take(12288), *gate_up = take(24576), *qkv = take(6144);
+    fill_random(stream, residual, DType::f16, 64 * 4096, 3);
+    DeviceBuffer<float> norm_weight(4096, "a norm");
+    const std::vector<float> host(norm_weight.size(), 0.02f);
+    copy_to_device(stream, norm_weight.data(), host.data(), host.size());
+    for (const std::int64_t tokens : {1, 8, 16, 32}) {
+      if (std::getenv("BENCH_M") && std::atoll(std::getenv("BENCH_M")) != tokens) continue;
+      const auto args = [&](int i, std::int64_t layer) {  // of kProducts
+        std::int64_t taken = layer * 4 * 96468992;  // bytes of the layers before
+        for (const int before : {1, 2, 3, 0}) {
+          if (before == i) break;
+          taken += kProducts[before].rows * kProducts[before].columns * 2;
+        }
+        GemmArgs a{.weights = {.dtype = DType::f16, .rows = kProducts[i].rows, .columns = kProducts[i].columns, .dense = pool.data() + taken},
+                   .x = i == 1 ? x.data() : i == 3 ? activated : normed, .tokens = tokens, .out = i == 0 ? qkv : i == 2 ? activated : projected, .out_type = DType::f16};
+        if (i == 2) a.gate_up = gate_up;
+        return a;
+      };
+      Way ways[4];
+      const auto run = [&](int i, std::int64_t layer) {
+        GemmArgs a = args(i, layer);
+        if (ways[i].plan.warpgroups != 0) return skinny_gemm(stream, a, ways[i].plan);
+        if (i == 2) a.out = gate_up;
+        library.run(stream, a, ways[i].algorithm);
+        if (i == 2) silu_mul(stream, {.dtype = DType::f16, .gate_up = gate_up, .out = activated, .rows = tokens, .width = 12288});
+      };
+      const auto norm = [&] {
+        add_rms_norm(stream, {.dtype = DType::f16, .residual = residual, .added = projected, .weight = norm_weight.data(), .out = normed, .rows = tokens, .width = 4096, .epsilon = 1e-6f});
+      };
+      const auto time = [&] {
+        return time_of(stream, kLayers, [&](int layer) {
+          run(1, layer);
+          norm();
+          run(2, layer);
+          run(3, layer);
+          norm();
+          run(0, layer);
+          pause(stream);
+        });
+      };
+      const double pauses = time_of(stream, 50, [&](int) { pause(stream); });
+      std::printf("a pause %.2f us, in every figure\n", pauses);
+      std::vector<Way> candidates[4];
+      for (int i = 0; i < 4; ++i) {
+        for (const SkinnyPlan& plan : skinny_plans(args(i, 0))) {
+          char name[60];
+          std::snprintf(name, sizeof(name), "wg %d splits %d share %d x %d", plan.warpgroups, plan.splits, static_cast<int>(plan.share), plan.streams_x);
+          candidates[i].push_back({.name = name, .plan = plan});
+        }
+        GemmArgs dense = args(i, 0);
+        if (i == 2) dense.out = gate_up;
+        int number = 0;
+        for (const auto& algorithm : library.algorithms(dense, 5)) {
+          if (library.run(stream, dense, algorithm)) candidates[i].push_back({.name = "library " + std::to_string(number++), .plan = {}, .algorithm = algorithm});
+        }
+        ways[i] = *std::find_if(candidates[i].begin(), candidates[i].end(), [](const Way& way) { return way.plan.warpgroups == 0; });
+      }
+      std::printf("M=%lld library alone %.2f us\n", static_cast<long long>(tokens), time());
+      for (int pass = 0; pass < 2; ++pass) {
+        for (const int i : {2, 3, 1, 0}) {
+          std::vector<std::pair<double, Way>> timed;
+          for (const Way& way : candidates[i]) {
+            ways[i] = way;
+            timed.push_back({time(), way});
+          }
+          std::sort(timed.begin(), timed.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+          ways[i] = timed.front().second;
+          std::printf("M=%lld pass %d %-8s", static_cast<long long>(tokens), pass, kProducts[i].name);
+          for (std::size_t k = 0; k < std::min<std::size_t>(6, timed.size()); ++k) std::printf(" | %s: %.2f", timed[k].second.name.c_str(), timed[k].first);
+          for (const auto& [t, way] : timed) {
+            if (way.name == "library 0") std::printf(" | %s: %.2f", way.name.c_str(), t);
+          }
+          std::printf("\n");
+          std::fflush(stdout);
+        }
+      }
+      for (const Way& way : ways) std::printf("  %s\n", way.name.c_str());
+      std::printf("M=%lld layer %.2f us\n", static_cast<long long>(tokens), time());
+      Gemm gemm(DType::f16, 64, 0);
+      for (const int i : {1, 2, 3, 0}) gemm.prepare(stream, args(i, 0));
+      std::printf("M=%lld layer, Gemm's choices %.2f us\n", static_cast<long long>(tokens), time_of(stream, kLayers, [&](int layer) {
+        gemm.run(stream, args(1, layer));
+        norm();
+        gemm.run(stream, args(2, layer));
+        gemm.run(stream, args(3, layer));
+        norm();
+        gemm.run(stream, args(0, layer));
+        pause(stream);
+      }));
+    }
+  }
+
   // cuBLASLt's algorithms as they fare for a third of a second each, the GPU warm: what prefill meets, whose limit is power.
   void sustained() {
     char line[300];
@@ -234,6 +346,7 @@ int main(int argc, char** argv) {
   Bench bench;
   if (wanted.count("dense") != 0) bench.decode(false, wanted.count("plans") != 0);
   if (wanted.count("awq") != 0) bench.decode(true, wanted.count("plans") != 0);
+  if (wanted.count("layer") != 0) bench.layer();
   if (wanted.count("prefill") != 0) bench.prefill();
   if (wanted.count("sustained") != 0) bench.sustained();
   std::printf("\n%s", bench.table.c_str());
