@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# long.sh KEEL OUT.jsonl: longer answers and shorter prompts, one process each, from the repository's root.
+# long.sh KEEL OUT.jsonl short|long: K8/V8 and shorter prompts; longer answers. One process each, from the repository's root.
 set -u
 keel=$1 out=$2
 arm() { # FORMAT POOL INPUT OUTPUT
@@ -7,5 +7,10 @@ arm() { # FORMAT POOL INPUT OUTPUT
     --no-enable-chunked-prefill --no-enable-prefix-caching --num-prompts 32 --num-warmups 8 --kv-cache-dtype "$1" --kv-cache-memory-bytes "$2" \
     --max-model-len $(($3 + $4)) --input-len "$3" --output-len "$4" --output-json "$out" | grep -E "^Throughput|Median step" | paste -sd' '
 }
-for format in k16v16 k16v8; do arm $format 44GiB 8192 1024; done
-for format in k16v16 k16v8; do arm $format 40GiB 1024 128; done
+case $3 in
+  short)
+    arm k8v8 40GiB 8192 128
+    for format in k16v16 k16v8; do arm $format 40GiB 1024 128; done ;;
+  long)
+    for format in k16v16 k16v8; do arm $format 44GiB 8192 1024; done ;;
+esac
