@@ -1,5 +1,6 @@
 // Benchmarks end to end on the tiny model: an engine, a server in this process, and the program itself.
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
@@ -122,7 +123,7 @@ struct Ran {
 
 class BenchProgramTest : public ServerTest {
  protected:
-  std::filesystem::path folder_ = std::filesystem::path(testing::TempDir()) / "keel_bench_test";
+  std::filesystem::path folder_ = std::filesystem::path(testing::TempDir()) / ("keel_bench_test_" + std::to_string(getpid()));
   void SetUp() override {
     ServerTest::SetUp();
     std::filesystem::remove_all(folder_);

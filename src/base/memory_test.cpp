@@ -2,6 +2,7 @@
 #include "base/memory.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <fstream>
 
@@ -17,7 +18,7 @@ constexpr std::int64_t kMiB = 1 << 20;
 class AvailableMemory : public testing::Test {
  protected:
   void SetUp() override {
-    root_ = fs::temp_directory_path() / fmt::format("keel_memory_test_{}", ::testing::UnitTest::GetInstance()->current_test_info()->name());
+    root_ = fs::temp_directory_path() / fmt::format("keel_memory_test_{}_{}", getpid(), ::testing::UnitTest::GetInstance()->current_test_info()->name());
     fs::remove_all(root_);
     put("proc/meminfo", "MemTotal:       16777216 kB\nMemFree:         1048576 kB\nMemAvailable:    8388608 kB\n");
   }

@@ -1,6 +1,7 @@
 // The engine over a small model with random weights: what a sequence gets must not depend on who runs beside it, on how
 // its prompt was split, on what was cached, or on being preempted.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cmath>
@@ -35,7 +36,7 @@ namespace {
 // Two layers, 6 query and 2 KV heads of 32, vocabulary 300.
 ModelPath small_config() {
   static const std::filesystem::path path = [] {
-    const auto file = std::filesystem::temp_directory_path() / "keel_engine_test" / "config.json";
+    const auto file = std::filesystem::temp_directory_path() / ("keel_engine_test_" + std::to_string(getpid())) / "config.json";
     std::filesystem::create_directories(file.parent_path());
     std::ofstream(file) << R"({"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 96,
       "intermediate_size": 160, "num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 32,

@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -191,7 +192,7 @@ TEST(PrefixHash, DependsOnTokensPredecessorFormatScalesAndSalt) {
 
 TEST(Calibration, ReplacesNothingButAPlainFile) {
   const CalibrationRecord record{"tiny", "prose.txt", 1000, kSmall, {1, 2, 3, 4}, {448, 224, 0, 112}};
-  const auto folder = std::filesystem::temp_directory_path() / "keel_calibration_target_test";
+  const auto folder = std::filesystem::temp_directory_path() / ("keel_calibration_target_test_" + std::to_string(getpid()));
   std::filesystem::create_directories(folder / "taken");
   EXPECT_NE(error_of([&] { write_calibration(folder / "taken", record); }).find("wanted a new file"), std::string::npos);
   EXPECT_NE(error_of([&] { write_calibration(folder / "no" / "x", record); }).find("no folder"), std::string::npos);
@@ -223,7 +224,7 @@ TEST(KvFormat, RefusesASideNamedTwice) {
 }
 
 TEST(Calibration, RoundTripsAndRefusesPlaceholders) {
-  const auto file = std::filesystem::temp_directory_path() / "keel_calibration_test.json";
+  const auto file = std::filesystem::temp_directory_path() / fmt::format("keel_calibration_test_{}.json", getpid());
   CalibrationRecord record{"tiny", "prose.txt", 1000, kSmall, {1, 2, 3, 4}, {448, 224, 0, 112}};
   write_calibration(file, record);
   const KvScales scales = read_calibration(file, kSmall, kK16V8);
