@@ -16,6 +16,7 @@ namespace keel {
 namespace {
 
 constexpr std::string_view kKey = R"(,"chain":")", kEnd = R"("})";
+constexpr const char* kNoLine = "no line of a journal: it has no chain";
 
 }  // namespace
 
@@ -36,18 +37,22 @@ LineJournal::~LineJournal() { ::close(file_); }
 void LineJournal::read() {
   const std::string text = read_text_file(path_);
   const std::size_t whole = text.rfind('\n') + 1;  // npos + 1 = 0
-  if (whole != text.size() && ::ftruncate(file_, static_cast<off_t>(whole)) != 0) fail("{}: the line that was cut off cannot be dropped: {}", path_.string(), std::strerror(errno));
+  const auto refuse = [&](const std::string& why) { fail("{}:{}: {}", path_.string(), lines_.size() + 1, why); };
+  const auto is_chained = [](const std::string& line) { return line.starts_with('{') && line.rfind(kKey) != std::string::npos; };
   for (std::size_t begin = 0; begin < whole;) {
     const std::size_t end = text.find('\n', begin);
     const std::string line = text.substr(begin, end - begin);
     begin = end + 1;
-    const auto refuse = [&](const std::string& why) { fail("{}:{}: {}", path_.string(), lines_.size() + 1, why); };
     if (const auto problem = json_problem(line)) refuse(*problem);
+    if (!is_chained(line)) refuse(kNoLine);
     const std::size_t key = line.rfind(kKey);
-    if (!line.starts_with('{') || key == std::string::npos) refuse("no line of a journal: it has no chain");
     lines_.push_back(line.substr(0, key) + "}");
     if (chained(lines_.back()) != line) lines_.pop_back(), refuse("edited: it, or a line before it, is not what was written");
   }
+  const std::string cut_off = text.substr(whole);
+  if (cut_off.empty()) return;
+  if (!cut_off.starts_with('{') || (!json_problem(cut_off) && !is_chained(cut_off))) refuse(kNoLine);  // nor the beginning of one
+  if (::ftruncate(file_, static_cast<off_t>(whole)) != 0) fail("{}: the line that was cut off cannot be dropped: {}", path_.string(), std::strerror(errno));
 }
 
 std::string LineJournal::chained(const std::string& object) {

@@ -15,7 +15,7 @@ namespace keel {
 class LineJournal {
  public:
   // Makes the file where there is none. A last line without its end, which was being written when the program died, is cut off.
-  // Throws Error, naming the file and the line, where another run writes it or a line is not what was written.
+  // Throws Error, naming the file and the line, where another run writes it or a line is not what was written; the file then stays as it is.
   explicit LineJournal(std::filesystem::path path);
   ~LineJournal();
   LineJournal(const LineJournal&) = delete;

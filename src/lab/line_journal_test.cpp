@@ -86,6 +86,14 @@ TEST_F(LineJournalTest, AnyEditOfAByteIsNoticedWithItsLine) {
   EXPECT_EQ(refusal(), path_.string() + ":4: no line of a journal: it has no chain");
 }
 
+TEST_F(LineJournalTest, AFileOfSomethingElseIsRefusedAndStaysAsItIs) {
+  for (const std::string text : {"words", "{\"figure\":2.5}", "[1,2", "words\n{\"figure\"", "{\"figure\":2.5}\n{\"figure\""}) {
+    write_text_file(path_, text);
+    EXPECT_TRUE(refusal().starts_with(path_.string() + ":1: ")) << text << refusal();
+    EXPECT_EQ(read_text_file(path_), text);
+  }
+}
+
 TEST_F(LineJournalTest, ASecondWriterIsRefused) {
   {
     LineJournal journal(path_);
