@@ -69,7 +69,7 @@ void tell(int number) { send(kChannel, &number, sizeof number, MSG_NOSIGNAL); }
   dup2(log, STDOUT_FILENO);
   dup2(log, STDERR_FILENO);
   dup2(channel, kChannel);
-  close_range(kChannel + 1, ~0u, 0);  // the caller's files and their locks, and other guards' channels
+  if (close_range(kChannel + 1, ~0u, 0) != 0) tell(errno), _exit(127);  // the caller's files and their locks, and other guards' channels
   fcntl(kChannel, F_SETFD, FD_CLOEXEC);
   setpgid(0, 0);  // what is sent to the caller's group shall not reach it
   prctl(PR_SET_CHILD_SUBREAPER, 1);

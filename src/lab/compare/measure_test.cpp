@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -219,6 +220,7 @@ TEST_F(ChildTree, EndsWithAChildThatIsEnded) {
 TEST_F(ChildTree, EndsWithAChildThatEndsByItself) {
   ChildProcess child({"sh", "-c", started_ + "exit 7"}, log());
   EXPECT_EQ(child.wait(std::chrono::seconds(20)), "exit code 7");
+  EXPECT_EQ(child.wait(std::chrono::seconds(0)), "exit code 7");  // still so
   const std::vector<pid_t> pids = wait_for_pids();
   ASSERT_EQ(pids.size(), 3u);
   for (const pid_t pid : pids) EXPECT_TRUE(is_gone(pid));
@@ -242,13 +244,19 @@ TEST_F(ChildTree, EndsWithTheProcessThatWantedItWhateverKillsThat) {
   }
 }
 
-TEST_F(ChildTree, AChildHoldsNoneOfTheCallersFiles) {
-  const int held = open(log().c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  ChildProcess child({"sh", "-c", "ls -l /proc/self/fd | grep -c '[0-9] -> '"}, (folder_ / "files").string());
-  EXPECT_EQ(child.wait(std::chrono::seconds(20)), "");
-  EXPECT_EQ(last_line((folder_ / "files").string()), "4");  // the three, and ls's own folder
+TEST_F(ChildTree, NeitherAChildNorItsGuardHoldsTheCallersFiles) {
+  const std::string files = (folder_ / "files").string();
+  const int low = open(log().c_str(), O_RDWR | O_CREAT, 0600);  // no O_CLOEXEC: a program would have it, too
+  const int held = fcntl(low, F_DUPFD, 20);                     // above what a guard takes for itself
+  close(low);
+  ASSERT_EQ(flock(held, LOCK_EX), 0);
+  const ChildProcess child({"sh", "-c", "ls -l /proc/self/fd | grep -c '[0-9] -> '; sleep 600"}, files);
   close(held);
-  EXPECT_EQ(child.wait(std::chrono::seconds(0)), "");  // still so
+  const int again = open(log().c_str(), O_RDWR | O_CLOEXEC);
+  EXPECT_EQ(flock(again, LOCK_EX | LOCK_NB), 0);
+  close(again);
+  for (int i = 0; i < 2000 && last_line(files).empty(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_EQ(last_line(files), "4");  // the three, and ls's own folder
 }
 
 }  // namespace
