@@ -60,16 +60,21 @@ ComparisonGate gate_result(const ComparePlan& plan, const PlannedComparison& com
 }
 
 void missing_blocks(ComparisonResult& result, const std::vector<CompareBlock>& blocks) {
-  for (std::size_t i = 0; i < result.figures.ratios.size(); ++i) {
+  const std::size_t planned = result.figures.ratios.size();
+  for (std::size_t i = 0; i < std::min(planned, blocks.size()); ++i) {
     if (result.figures.ratios[i]) continue;
-    std::string why = i >= blocks.size() ? "not run yet" : fmt::format("{} has no {}", result.planned.candidate, info(result.planned.metric).key);
+    std::string why;
     for (const std::string& arm : {result.planned.candidate, result.planned.control}) {
-      const ArmRun* run = i < blocks.size() ? run_of(blocks[i], arm) : nullptr;
-      if (run != nullptr && !run->error.empty()) why = arm + " failed: " + run->error;
+      const ArmRun* run = run_of(blocks[i], arm);
+      if (run != nullptr && !run->error.empty()) {
+        why = arm + " failed: " + run->error;
+      } else if (why.empty() && !figure_of(blocks[i], arm, result.planned.metric)) {
+        why = fmt::format("{} has no {}", arm, info(result.planned.metric).key);
+      }
     }
-    if (i >= blocks.size() && i > 0 && !result.figures.ratios[i - 1] && i - 1 >= blocks.size()) continue;  // said once
-    result.reasons.push_back(i >= blocks.size() ? fmt::format("blocks {} to {} are not run yet", i + 1, result.figures.ratios.size()) : fmt::format("block {}: {}", i + 1, why));
+    result.reasons.push_back(fmt::format("block {}: {}", i + 1, why));
   }
+  if (blocks.size() < planned) result.reasons.push_back(fmt::format("blocks {} to {} are not run yet", blocks.size() + 1, planned));
 }
 
 // All that a comparison's verdict rests on.

@@ -74,6 +74,14 @@ TEST(CompareVerdict, AFailedBlockIsNeverAveragedAway) {
   EXPECT_EQ(result.failed[0].block, 3);
 }
 
+TEST(CompareVerdict, AMissingFigureIsNamedWithTheArmThatHasNone) {
+  std::vector<CompareBlock> blocks = blocks_of({1.02, 1.03, 1.01, 1.04, 1.05, 1.02});
+  blocks[1].runs[0].figures.erase(ArmMetric::output_rate);
+  blocks[3].runs[1].figures.erase(ArmMetric::output_rate);
+  EXPECT_EQ(judge(frozen(sample_plan()), blocks, ".").comparisons[0].reasons,
+            (std::vector<std::string>{"block 2: native has no output_tokens_per_s", "block 4: small has no output_tokens_per_s"}));
+}
+
 TEST(CompareVerdict, WhatHasNotRunIsNotReached) {
   const CompareResult result = result_of(sample_plan(), {1.02, 1.03});
   EXPECT_EQ(result.comparisons[0].reasons, (std::vector<std::string>{"blocks 3 to 6 are not run yet"}));
