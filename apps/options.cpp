@@ -4,9 +4,9 @@
 #include <filesystem>
 
 #include "base/bytes.h"
-#include "base/option_error.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/option_error.h"
 #include "base/text_file.h"
 #include "kv/format.h"
 #include "lab/qualify/model_digest.h"

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-
 #include "lab/scripted_server.h"
 #include "lab/sse_reader.h"
 
