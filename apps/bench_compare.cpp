@@ -50,6 +50,19 @@ void freeze(const CompareFlags& flags, const ComparePlan& plan, const std::strin
   }
 }
 
+// What the pilots came to; 2 where an arm does not run.
+int tell_pilots(const BlockJournal& journal, const fs::path& file) {
+  bool failed = false;
+  for (const CompareBlock& block : journal.blocks()) {
+    for (const ArmRun& run : block.runs) {
+      failed |= !run.error.empty();
+      fmt::print("pilot {}, {}: {}\n", block.number, run.arm, !run.error.empty() ? "failed: " + run.error : fmt::format("{:.6g} output tokens/s", run.figures.at(ArmMetric::output_rate)));
+    }
+  }
+  fmt::print("Pilots are in {} and count in nothing.\n", file.string());
+  return failed ? 2 : 0;
+}
+
 int compare(const CompareFlags& flags) {
   const ComparePlan plan = read_compare_plan(read_text_file(flags.plan), flags.plan);
   const std::string folder = fs::path(flags.plan).parent_path().string();
@@ -59,7 +72,9 @@ int compare(const CompareFlags& flags) {
   const MeasureOptions options = measure_options(flags);
   fs::create_directories(options.log_folder);
   const PlanJson head{{"keel_version", KEEL_VERSION}, {"keel_commit", kCommit[0] != '\0' ? PlanJson(kCommit) : PlanJson()}, {"pilot", options.pilot}};
-  BlockJournal journal(output / (options.pilot ? "pilot.jsonl" : "raw.jsonl"), plan, head);
+  const fs::path file = output / (options.pilot ? "pilot.jsonl" : "raw.jsonl");
+  if (options.pilot) fs::remove(file);  // it tells of the plan and the arms as they are now
+  BlockJournal journal(file, plan, head);
   const std::int64_t blocks = options.pilot ? flags.pilot : plan.blocks, done = static_cast<std::int64_t>(journal.blocks().size());
   if (done > 0 && done < blocks) log_info("{} of {} blocks are in {} already", done, blocks, output.string());
   const auto runner = [&](const CompareArm& arm, std::int64_t block) {
@@ -68,16 +83,7 @@ int compare(const CompareFlags& flags) {
     return run;
   };
   run_blocks(plan, journal, blocks, runner, [&](std::int64_t block, const std::string& arm) { log_info("{} {} of {}: {}", options.pilot ? "pilot" : "block", block, blocks, arm); });
-  if (options.pilot) {
-    for (const CompareBlock& block : journal.blocks()) {
-      for (const ArmRun& run : block.runs) {
-        const auto rate = run.figures.find(ArmMetric::output_rate);
-        fmt::print("pilot {}, {}: {}\n", block.number, run.arm, !run.error.empty() ? "failed: " + run.error : fmt::format("{:.6g} output tokens/s", rate->second));
-      }
-    }
-    fmt::print("Pilots are in {} and count in nothing.\n", (output / "pilot.jsonl").string());
-    return 0;
-  }
+  if (options.pilot) return tell_pilots(journal, file);
   const CompareResult result = judge(plan, journal.blocks(), folder);
   write_text_file(output / "report.json", as_json(plan, result, journal.blocks()).dump(2, ' ', false, PlanJson::error_handler_t::replace) + "\n");
   write_text_file(output / "report.html", to_html(plan, result, journal.blocks()));
@@ -97,7 +103,7 @@ void add_bench_compare(CLI::App& bench) {
   command->add_flag("--freeze", flags->freeze, "Write the order of the arms and the plan's hash into it; measure nothing");
   command->add_option("--pilot", flags->pilot, "Run so many blocks apart, to see whether it works: they count in nothing")->check(CLI::Range(std::int64_t{1}, std::int64_t{1000}));
   command->add_option("-o,--output", flags->output, "Folder of the results (the plan's name with .results); a run that was stopped goes on there");
-  command->footer("Exit codes: 0 every planned gain confirmed, 1 not, 2 not reached or a wrong plan. A key for endpoints is taken from OPENAI_API_KEY.");
+  command->footer("Exit codes: 0 every planned gain confirmed, 1 not, 2 not reached or a wrong plan; of --pilot 0 every arm ran, 2 not. A key for endpoints is taken from OPENAI_API_KEY.");
   command->callback([flags] {
     int code = 2;
     try {

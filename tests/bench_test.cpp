@@ -274,6 +274,20 @@ TEST_F(ComparePlanTest, MeasuresNothingBeforeThePlanIsFrozenOrOnceItIsEdited) {
   EXPECT_FALSE(std::filesystem::exists(results()));
 }
 
+TEST_F(ComparePlanTest, APilotTellsOfThePlanAsItIsNow) {
+  const std::string path = write_plan();
+  RecordJson plan = RecordJson::parse(text_of(path));
+  plan["arms"][0]["keel"]["model"] = "/no/such/model";
+  std::ofstream(path) << plan.dump();
+  const Ran broken = run("compare " + path + " --pilot 1");
+  EXPECT_EQ(broken.code, 2);
+  EXPECT_NE(broken.out.find("k16v16: failed: "), std::string::npos) << broken.out;
+  const Ran mended = run("compare " + write_plan() + " --pilot 1");
+  EXPECT_EQ(mended.code, 0) << mended.out;
+  EXPECT_EQ(mended.out.find("failed"), std::string::npos) << mended.out;
+  EXPECT_EQ(records(results() / "pilot.jsonl").size(), 2u);
+}
+
 TEST_F(ComparePlanTest, KilledAgainAndAgainItEndsWithAllBlocks) {
   const std::string plan = write_plan();
   ASSERT_EQ(run("compare " + plan + " --freeze").code, 0);
