@@ -34,7 +34,7 @@ struct DeviceWeights {
 DType device_dtype(const ModelConfig& config);
 
 // The model's weights on the device, uploaded once for all executors that use them at the same time: those of one loaded model and of
-// its copies. Block-quantised and f32 matrices are expanded to `dtype`, which the log says.
+// its copies, whose tensors must then be the same. Block-quantised and f32 matrices are expanded to `dtype`, which the log says.
 std::shared_ptr<const DeviceWeights> device_weights(const LoadedModel& model, DType dtype, WorkerPool& workers);
 
 }  // namespace keel::cuda
