@@ -39,6 +39,7 @@ ComparisonGate read_gate(const std::string& record, const std::filesystem::path&
     const Record qualified = read_record(folder / record);
     const std::vector<std::string> against = objections(qualified, subject);
     gate.passes = against.empty();
+    gate.tested_tokens = qualified.longest_context_tokens;
     gate.words = gate.passes ? fmt::format("{} on {}: pass, up to {} tokens", words_of(subject, "candidate"), words_of(subject, "model"), qualified.longest_context_tokens) : fmt::format("{}", fmt::join(against, "; "));
   } catch (const Error& error) {
     gate.words = error.what();

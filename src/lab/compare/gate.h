@@ -1,6 +1,7 @@
 // Whether a qualification record speaks for what an arm runs.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 
@@ -12,6 +13,7 @@ struct ComparisonGate {
   std::string record;
   bool passes = false;
   std::string words;  // what was found
+  std::int64_t tested_tokens = 0;  // the longest context that the record covers
 };
 
 // `subject`: what the arm says it runs, in a record's own keys (`keel bench throughput --subject`).

@@ -56,7 +56,10 @@ ComparisonGate gate_result(const ComparePlan& plan, const PlannedComparison& com
   } catch (const Error& error) {
     return {.record = record, .words = error.what()};
   }
-  return read_gate(record, folder, subject_of(comparison.candidate, blocks));
+  ComparisonGate gate = read_gate(record, folder, subject_of(comparison.candidate, blocks));
+  const std::int64_t longest = plan.workload.longest_input() + plan.workload.longest_output();
+  if (gate.passes && longest > gate.tested_tokens) gate.words += fmt::format(", and the workload's contexts have up to {}: nothing is known of it beyond", longest);
+  return gate;
 }
 
 void missing_blocks(ComparisonResult& result, const std::vector<CompareBlock>& blocks) {

@@ -141,6 +141,16 @@ TEST_F(CompareGate, AGainStandsBehindARecordOfTheSameSubject) {
   EXPECT_EQ(result.gates[0].words, "k=f16,v=fp8_e4m3 on tiny: pass, up to 640 tokens");
 }
 
+TEST_F(CompareGate, ContextsThatTheRecordDoesNotCoverAreTold) {
+  write(sample_record().dump());
+  plan_["workload"]["input_tokens"] = 637;
+  EXPECT_EQ(judged(frozen(plan_, folder_.string())).gates[0].words, "k=f16,v=fp8_e4m3 on tiny: pass, up to 640 tokens");
+  plan_["workload"]["input_tokens"] = 638;
+  const ComparisonResult result = judged(frozen(plan_, folder_.string()));
+  EXPECT_TRUE(result.gates[0].passes);
+  EXPECT_TRUE(result.gates[0].words.ends_with("pass, up to 640 tokens, and the workload's contexts have up to 641: nothing is known of it beyond")) << result.gates[0].words;
+}
+
 TEST_F(CompareGate, NoPlanIsFrozenBehindARecordOfSomethingElse) {
   for (const auto& [key, what] : std::vector<std::pair<std::string, std::string>>{{"model_digest", "the model"}, {"tokenizer_digest", "the tokenizer"}, {"weights", "the weights"}, {"control", "the control's format"}, {"candidate", "the cache's format"}, {"scales_digest", "the scales"}, {"device_class", "the device"}, {"build_line", "the build"}}) {
     PlanJson other = sample_subject();
