@@ -293,7 +293,7 @@ TEST_F(ComparePlanTest, KilledAgainAndAgainItEndsWithAllBlocks) {
   ASSERT_EQ(run("compare " + plan + " --freeze").code, 0);
   EXPECT_EQ(run("compare " + plan + " --pilot 1").code, 0);
   std::size_t lines = 0;
-  for (int kills = 0; kills < 100 && lines < 4; ++kills) {
+  for (int kills = 0; kills < 30 && lines < 4; ++kills) {
     const std::string part = fmt::format("timeout -s KILL {} {} bench compare {} >/dev/null 2>&1", 0.3 + 0.25 * kills, KEEL_PROGRAM, plan);
     [[maybe_unused]] const int killed = std::system(part.c_str());
     lines = std::filesystem::exists(results() / "raw.jsonl") ? records(results() / "raw.jsonl").size() : 0;

@@ -9,6 +9,7 @@
 #include "base/sha256.h"
 #include "base/text_file.h"
 #include "base/utc_time.h"
+#include "files/mapped_file.h"
 #include "lab/compare/child_process.h"
 #include "lab/openai_load.h"
 #include "lab/report.h"
@@ -97,7 +98,7 @@ void measure_keel(ArmRun& run, const ComparePlan& plan, const CompareArm& arm, s
   if (const auto problem = json_problem(text)) fail("its record is not one: {}", *problem);
   take_record(run, PlanJson::parse(text), plan, planned_output(plan, random_u64(seed, 1)));
   // A build with uncommitted changes says no more than "dirty".
-  if (words[0].find('/') != std::string::npos) run.ran["program_sha256"] = hex(sha256(read_text_file(words[0])));
+  if (words[0].find('/') != std::string::npos) run.ran["program_sha256"] = hex(sha256(MappedFile(words[0]).bytes()));
   if (!plan.is_gated(arm)) return;
   run.ran["subject"] = subject;
   const PlanJson& engine = run.ran.at("engine");
