@@ -186,6 +186,7 @@ __global__ void __launch_bounds__((kMaxWarpgroups + 1) * 128, kShares ? 2 : 1)
           }
         }
         ptx::arrive_threads_of(both, kOwnFree);
+        __syncwarp();  // a lane tells a peer what all of them have read
         if (lane < p.splits && lane != split) ptx::barrier_arrive_remote(free_of_peer);
       }
     }
