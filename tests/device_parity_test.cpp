@@ -104,9 +104,12 @@ Answers answer(const Run& run) {
   return answers;
 }
 
+constexpr int kOthers = 2;  // texts that may differ at a tie
+
 // Where two runs' greedy tokens first differ, the reference must have held both for equally likely within `tie` nats: a
 // rounding apart, not an error. Texts past that point say nothing more.
-void expect_same_text(const Answers& found, const Answers& reference, double tie, const std::string& what) {
+// At most `others` texts may differ.
+void expect_same_text(const Answers& found, const Answers& reference, double tie, int others, const std::string& what) {
   double widest = 0;
   int equal = 0;
   for (std::size_t i = 0; i < reference.tokens.size(); ++i) {
@@ -126,7 +129,7 @@ void expect_same_text(const Answers& found, const Answers& reference, double tie
     EXPECT_LE(margin, tie) << what << ", prompt " << i << ", token " << at - reference.tokens[i].begin();
   }
   std::printf("%s: %d of %zu texts equal, the others up to ties of %.3f nats\n", what.c_str(), equal, reference.tokens.size(), widest);
-  EXPECT_GE(equal, static_cast<int>(reference.tokens.size()) - 2) << what;
+  EXPECT_GE(equal, static_cast<int>(reference.tokens.size()) - others) << what;
 }
 
 class DeviceParity : public testing::TestWithParam<std::pair<const char*, double>> {
@@ -144,15 +147,15 @@ TEST_P(DeviceParity, GreedyTextIsTheCpusForTheModelAndItsTwin) {
     const Answers cuda = answer({.device = "cuda", .format = format, .key_bias = key_bias});
     // Where the format breaks the model its texts hang on the last bit of every key: most are still equal.
     const bool broken = format == "k8v8" && key_bias != 0;
-    expect_same_text(cuda, cpu, broken ? INFINITY : tie, fmt::format("{}, key bias {}", format, key_bias));
+    expect_same_text(cuda, cpu, broken ? INFINITY : tie, broken ? 6 : kOthers, fmt::format("{}, key bias {}", format, key_bias));
     for (const auto& [route, rows] : cuda.stats.routes) std::printf("  %s: %ld rows\n", route.c_str(), static_cast<long>(rows));
   }
 }
 
 TEST_P(DeviceParity, ChunksGraphsAndEagerStepsGiveTheSameText) {
   const Answers whole = answer({.device = "cuda", .format = format, .reports = true});
-  expect_same_text(answer({.device = "cuda", .format = format, .step_tokens = 100}), whole, tie, format + " in chunks of 100");
-  expect_same_text(answer({.device = "cuda", .format = format, .eager = true}), whole, tie, format + " without graphs");
+  expect_same_text(answer({.device = "cuda", .format = format, .step_tokens = 100}), whole, tie, kOthers, format + " in chunks of 100");
+  expect_same_text(answer({.device = "cuda", .format = format, .eager = true}), whole, tie, kOthers, format + " without graphs");
 }
 
 // Half an ulp here and there: f16 sums in 16-bit caches; in coarser ones a rounding may also tip a stored code.

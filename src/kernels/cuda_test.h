@@ -23,6 +23,7 @@ template <class T>
 DeviceBuffer<T> on_device(const std::vector<T>& host) {
   DeviceBuffer<T> device(host.size(), "a test's array");
   check(cudaMemcpy(device.data(), host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice), "copy to the device");
+  check(cudaDeviceSynchronize(), "copy to the device");  // one from pageable memory may still be under way, and no test's stream waits for it
   return device;
 }
 

@@ -308,6 +308,7 @@ class PrefillScene {
   static void copy(DeviceBuffer<T>& to, const U* from, std::size_t count) {
     static_assert(sizeof(T) == 1 || sizeof(T) == sizeof(U));
     check(cudaMemcpy(to.data(), from, count * sizeof(U), cudaMemcpyHostToDevice), "test data");
+    check(cudaDeviceSynchronize(), "test data");  // a copy from pageable memory may still be under way
   }
   void upload() {
     device_keys_ = DeviceBuffer<std::byte>(keys_.size(), "keys");

@@ -170,7 +170,7 @@ TEST_F(SampleCuda, GivesEqualTokensInEveryReplay) {
   });
   std::vector<std::int32_t> first;
   for (int replay = 0; replay < 100; ++replay) {
-    check(cudaMemset(tokens_there.data(), 0xee, tokens_there.bytes()), "poison");
+    check(cudaMemsetAsync(tokens_there.data(), 0xee, tokens_there.bytes(), stream), "poison");
     graph.launch(stream);
     stream.synchronize();
     const auto tokens = on_host(tokens_there);
