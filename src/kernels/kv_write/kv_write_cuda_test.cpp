@@ -296,6 +296,17 @@ TEST_F(RopeWriteCuda, GivesTheSameForManyTokens) {
   }
 }
 
+// So many tokens that every block's ring of at most three stages goes round twice, as many blocks as a multiprocessor may hold.
+TEST_F(RopeWriteCuda, GivesTheSameWhereTheRingGoesRound) {
+  constexpr std::int64_t kMostBlocks = 2048 / 160, kMostStages = 3;  // threads of a multiprocessor, and of a block
+  const std::int64_t tokens = find_device().info.multiprocessors * kMostBlocks * (2 * kMostStages + 1) + 37;
+  const Scene scenes[] = {{.dtype = DType::f16, .format = {DType::f16, DType::e4m3}, .head_dim = 128, .rotary_dim = 128, .norm = true, .scale = 0.02f},
+                          {.dtype = DType::f16, .format = {DType::f16, DType::u4}, .head_dim = 64, .rotary_dim = 24, .pairs = RopePairs::interleaved},
+                          {.dtype = DType::bf16, .format = {DType::bf16, DType::bf16}, .head_dim = 128, .rotary_dim = 128, .norm = true},
+                          {.dtype = DType::bf16, .format = {DType::e4m3, DType::e4m3}, .head_dim = 256, .rotary_dim = 256, .scale = 0.02f}};
+  for (const Scene& scene : scenes) expect_written(scene, random_bits(scene.dtype, tokens * scene.stride(), 12), true);
+}
+
 TEST_F(RopeWriteCuda, StoresFourBitCodesOfSpecialRows) {
   for (const DType dtype : kModelTypes) {
     const Scene scene{.dtype = dtype, .format = {dtype, DType::u4}, .head_dim = 128};
