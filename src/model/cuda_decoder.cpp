@@ -1,6 +1,7 @@
 #include "model/cuda_decoder.h"
 
 #include <algorithm>
+#include <ranges>
 
 #include "base/bytes.h"
 #include "base/error.h"
@@ -188,7 +189,9 @@ StepResult CudaDecoder::forward(const StepRows& rows, std::span<const std::optio
   }
   sampling_.send(stream_, outputs);
 
-  const bool decode_only = probe_ == nullptr && plan.decode_sequences == static_cast<std::int64_t>(rows.sequences.size()) && outputs == tokens && !rows.keep_all;
+  // A graph has a logit row for each token, in their order.
+  const bool all_in_order = std::ranges::equal(rows.logit_rows, std::views::iota(std::int64_t{0}, tokens));
+  const bool decode_only = probe_ == nullptr && plan.decode_sequences == static_cast<std::int64_t>(rows.sequences.size()) && all_in_order && !rows.keep_all;
   if (decode_only && limits_.graphs && tokens <= buckets_.back()) {
     replay(tokens);
   } else {
