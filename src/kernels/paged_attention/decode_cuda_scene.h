@@ -14,6 +14,7 @@
 #include "base/random.h"
 #include "device/cuda.h"
 #include "kernels/paged_attention/decode_cuda.h"
+#include "kernels/paged_attention/decode_cuda_shape.h"
 
 namespace keel::cuda {
 
@@ -362,6 +363,28 @@ class DeviceScene {
   std::vector<std::uint16_t> run() {
     launch();
     return read();
+  }
+
+  // A fault of the plan: units that several CTAs share are merged without their last CTA's part. False where there is none.
+  bool drop_splits() {
+    const DecodeShape& shape = scene_.shape_;
+    int ctas = 0;
+    check(cudaDeviceGetAttribute(&ctas, cudaDevAttrMultiProcessorCount, 0), "multiprocessors");
+    const DecodeConfig config = decode_config(shape.format.key, shape.format.value, shape.dim, shape.rows * shape.group);
+    ctas *= config.tuning.ctas_per_sm;
+    const DecodeWorkspace plan(workspace_.data(), static_cast<std::int64_t>(scene_.contexts_.size()), ctas, config);
+    std::vector<CtaCuts> cuts(static_cast<std::size_t>(ctas));
+    copy_to_host(stream_, cuts.data(), plan.cuts, cuts.size());
+    stream_.synchronize();
+    bool dropped = false;
+    for (CtaCuts& cut : cuts) {
+      for (std::int32_t* parts : {&cut.head_parts, &cut.tail_parts}) {
+        if (*parts > 1) --*parts, dropped = true;
+      }
+    }
+    copy_to_device(stream_, plan.cuts, cuts.data(), cuts.size());
+    stream_.synchronize();
+    return dropped;
   }
 
   Stream stream_;
