@@ -14,7 +14,7 @@ namespace {
 
 using RopeWriteCuda = CudaKernel;
 
-constexpr std::int64_t kHeads = 3, kKvHeads = 2, kPad = 8;
+constexpr std::int64_t kPad = 8;
 constexpr std::int64_t kPositions = 5000;
 
 struct Scene {
@@ -24,14 +24,18 @@ struct Scene {
   std::int64_t rotary_dim = 0;
   RopePairs pairs = RopePairs::half;
   bool norm = false;
-  float scale = 1;   // of E4M3's heads: scale and 3 · scale
+  float scale = 1;   // of E4M3's heads: scale, 3 · scale, …
   float magnitude = 1;
+  std::int64_t heads = 3, kv_heads = 2;
 
-  std::int64_t stride() const { return (kHeads + 2 * kKvHeads) * head_dim + kPad; }
-  std::int64_t k_at() const { return kHeads * head_dim; }
-  std::int64_t v_at() const { return (kHeads + kKvHeads) * head_dim; }
+  std::int64_t stride() const { return (heads + 2 * kv_heads) * head_dim + kPad; }
+  std::int64_t k_at() const { return heads * head_dim; }
+  std::int64_t v_at() const { return (heads + kv_heads) * head_dim; }
+  std::int64_t kv_width() const { return kv_heads * head_dim; }
   std::vector<float> scales(DType type) const {
-    return type == DType::e4m3 ? std::vector<float>{scale, 3 * scale} : std::vector<float>{1, 1};
+    std::vector<float> found(kv_heads, 1.0f);
+    for (std::int64_t head = 0; head < kv_heads && type == DType::e4m3; ++head) found[head] = scale * static_cast<float>(1 + 2 * head);
+    return found;
   }
   std::vector<double> frequencies() const {
     std::vector<double> found(rotary_dim / 2);
@@ -41,7 +45,7 @@ struct Scene {
 };
 
 std::ostream& operator<<(std::ostream& out, const Scene& scene) {
-  return out << name(scene.dtype) << " " << to_string(scene.format) << " D " << scene.head_dim << " rotary " << scene.rotary_dim
+  return out << name(scene.dtype) << " " << to_string(scene.format) << " heads " << scene.heads << ":" << scene.kv_heads << " D " << scene.head_dim << " rotary " << scene.rotary_dim
              << (scene.pairs == RopePairs::half ? " half" : " interleaved") << (scene.norm ? " norm" : "") << " scale " << scene.scale;
 }
 
@@ -51,7 +55,7 @@ struct Pool {
   std::vector<float> key_scales, value_scales;
 
   Pool(const Scene& scene, PageOrder order, std::int64_t pages)
-      : layout(scene.format, {1, kKvHeads, scene.head_dim, 16}, order),
+      : layout(scene.format, {1, scene.kv_heads, scene.head_dim, 16}, order),
         keys(pages * layout.key_page_bytes()),
         values(pages * layout.value_page_bytes()),
         key_scales(scene.scales(scene.format.key)),
@@ -74,7 +78,7 @@ void copy_token(Pool& from, std::int64_t from_slot, Pool& to, std::int64_t to_sl
     std::memcpy(target + to * bits / 8, source + from * bits / 8, std::max(bits / 8, 1));
   };
   const int key_bits = bits(source.format().key), value_bits = bits(source.format().value);
-  for (std::int64_t head = 0; head < kKvHeads; ++head) {
+  for (std::int64_t head = 0; head < source.geometry().kv_heads; ++head) {
     for (std::int64_t dim = 0; dim < source.geometry().head_dim; ++dim) {
       copy(from_keys, to_keys, key_bits, source.key_element(head, a, dim), target.key_element(head, b, dim));
       if (value_bits == 4 && dim % 2 == 1) continue;  // came with its even neighbour
@@ -109,12 +113,12 @@ void expect_rotated(const Scene& scene, const std::vector<std::uint16_t>& before
   const std::int64_t pairs = scene.rotary_dim / 2;
   std::vector<double> x(scene.head_dim);
   for (std::size_t token = 0; token < positions.size(); ++token) {
-    for (std::int64_t head = 0; head < kHeads + kKvHeads; ++head) {
+    for (std::int64_t head = 0; head < scene.heads + scene.kv_heads; ++head) {
       const std::int64_t at = token * scene.stride() + head * scene.head_dim;
       double squares = 0;
       for (std::int64_t i = 0; i < scene.head_dim; ++i) x[i] = from_bits(scene.dtype, before[at + i]), squares += x[i] * x[i];
       if (scene.norm) {
-        const auto& weight = head < kHeads ? q_norm : k_norm;
+        const auto& weight = head < scene.heads ? q_norm : k_norm;
         for (std::int64_t i = 0; i < scene.head_dim; ++i) x[i] *= weight[i] / std::sqrt(squares / scene.head_dim + 1e-6f);
       }
       for (std::int64_t i = 0; i < scene.head_dim; ++i) {
@@ -173,7 +177,7 @@ void expect_written(const Scene& scene, const std::vector<std::uint16_t>& rows, 
                         .v = rows_there.data() + scene.v_at(),
                         .stride = scene.stride(),
                         .tokens = tokens,
-                        .heads = kHeads,
+                        .heads = scene.heads,
                         .q_norm = scene.norm ? q_norm_there.data() : nullptr,
                         .k_norm = scene.norm ? k_norm_there.data() : nullptr,
                         .norm_epsilon = 1e-6f,
@@ -191,8 +195,8 @@ void expect_written(const Scene& scene, const std::vector<std::uint16_t>& rows, 
   if (finite) expect_rotated(scene, rows, exact.rows, q_norm, k_norm, positions);
 
   // The CPU's writer, given the rotated keys, on a pool of its own order.
-  std::vector<float> k(tokens * kKvHeads * scene.head_dim), v(k.size());
-  const std::int64_t width = kKvHeads * scene.head_dim;
+  const std::int64_t width = scene.kv_width();
+  std::vector<float> k(tokens * width), v(k.size());
   for (std::int64_t token = 0; token < tokens; ++token) {
     for (std::int64_t i = 0; i < width; ++i) {
       k[token * width + i] = from_bits(scene.dtype, exact.rows[token * scene.stride() + scene.k_at() + i]);
@@ -233,34 +237,42 @@ void expect_written(const Scene& scene, const std::vector<std::uint16_t>& rows, 
 }
 
 std::vector<KvFormat> formats_of(DType dtype, std::int64_t head_dim) {
-  std::vector<KvFormat> formats = {{dtype, dtype}, {dtype, DType::e4m3}, {DType::e4m3, DType::e4m3}};
-  if (head_dim % 32 == 0) formats.push_back({dtype, DType::u4});
+  std::vector<KvFormat> formats;
+  for (const DType key : {dtype, DType::e4m3}) {
+    for (const DType value : {dtype, DType::e4m3, DType::u4}) {
+      if (value != DType::u4 || head_dim % 32 == 0) formats.push_back({key, value});
+    }
+  }
   return formats;
 }
 
 constexpr std::int64_t kHeadDims[] = {64, 80, 96, 128, 256};
 
-// K and V take every 16-bit code, in opposite orders.
-std::vector<std::uint16_t> rows_of_every_code(const Scene& scene) {
-  const std::int64_t width = kKvHeads * scene.head_dim;
-  const std::int64_t tokens = (65536 + width - 1) / width;
+// K and V take the 16-bit codes from `first` on, in opposite orders.
+std::vector<std::uint16_t> rows_of_codes(const Scene& scene, std::int64_t first, std::int64_t tokens) {
+  const std::int64_t width = scene.kv_width();
   std::vector<std::uint16_t> rows(tokens * scene.stride(), 0x1234);
   for (std::int64_t i = 0; i < tokens * width; ++i) {
     const std::int64_t row = i / width * scene.stride();
-    rows[row + scene.k_at() + i % width] = static_cast<std::uint16_t>(65535 - i);
-    rows[row + scene.v_at() + i % width] = static_cast<std::uint16_t>(i);
+    rows[row + scene.k_at() + i % width] = static_cast<std::uint16_t>(65535 - first - i);
+    rows[row + scene.v_at() + i % width] = static_cast<std::uint16_t>(first + i);
   }
   return rows;
 }
 
 TEST_F(RopeWriteCuda, StoresTheCpusBytesForEvery16BitInput) {
+  constexpr std::int64_t kCodes = 65536, kRingTokens = 512;  // from which the ring serves
   for (const DType dtype : kModelTypes) {
     for (const std::int64_t head_dim : kHeadDims) {
       for (const KvFormat& format : formats_of(dtype, head_dim)) {
         for (const float scale : {1.0f, 0.125f, 0.0371f, 3.0f}) {
-          if (scale != 1 && format.value != DType::e4m3) continue;
+          if (scale != 1 && format.value != DType::e4m3 && format.key != DType::e4m3) continue;
           const Scene scene{.dtype = dtype, .format = format, .head_dim = head_dim, .scale = scale};
-          expect_written(scene, rows_of_every_code(scene), false);
+          const std::int64_t width = scene.kv_width(), half = (kCodes / 2 + width - 1) / width;
+          ASSERT_LT(half, kRingTokens);
+          expect_written(scene, rows_of_codes(scene, 0, half), false);
+          expect_written(scene, rows_of_codes(scene, kCodes / 2, half), false);
+          expect_written(scene, rows_of_codes(scene, 0, std::max(kRingTokens, 2 * half)), false);
         }
       }
     }
@@ -287,10 +299,26 @@ TEST_F(RopeWriteCuda, RotatesNormsAndStoresAtEveryShape) {
 
 TEST_F(RopeWriteCuda, GivesTheSameForManyTokens) {
   for (const DType dtype : kModelTypes) {
-    for (const std::int64_t head_dim : {64, 80, 128, 256}) {
+    for (const std::int64_t head_dim : kHeadDims) {
       for (const KvFormat& format : formats_of(dtype, head_dim)) {
         const Scene scene{.dtype = dtype, .format = format, .head_dim = head_dim, .rotary_dim = head_dim, .norm = true, .scale = 0.02f};
         expect_written(scene, random_bits(dtype, 530 * scene.stride(), 9), true);
+      }
+    }
+  }
+}
+
+TEST_F(RopeWriteCuda, GivesTheSameForEveryNumberOfHeads) {
+  const std::pair<std::int64_t, std::int64_t> kNumbers[] = {{1, 1}, {8, 1}, {5, 5}, {14, 2}, {32, 8}, {64, 16}};
+  std::uint64_t seed = 20;
+  for (const auto& [heads, kv_heads] : kNumbers) {
+    for (const std::int64_t head_dim : {64, 128}) {
+      for (const std::int64_t tokens : {3, 520}) {
+        for (const DType value : {DType::f16, DType::e4m3, DType::u4}) {
+          const Scene scene{.dtype = DType::f16, .format = {seed % 2 ? DType::f16 : DType::e4m3, value}, .head_dim = head_dim, .rotary_dim = head_dim,
+                            .norm = seed % 3 == 0, .scale = 0.02f, .heads = heads, .kv_heads = kv_heads};
+          expect_written(scene, random_bits(scene.dtype, tokens * scene.stride(), seed++), true);
+        }
       }
     }
   }
@@ -391,7 +419,7 @@ TEST_F(RopeWriteCuda, GivesEqualBytesInEveryReplay) {
                         .v = work_there.data() + scene.v_at(),
                         .stride = scene.stride(),
                         .tokens = kTokens,
-                        .heads = kHeads,
+                        .heads = scene.heads,
                         .q_norm = norm_there.data(),
                         .k_norm = norm_there.data(),
                         .norm_epsilon = 1e-6f,
