@@ -99,6 +99,8 @@ class CachedSequence {
     return all;
   }
 
+  RouteCounts routes() const { return decoder_.executor->routes(); }
+
  private:
   static constexpr std::int64_t kPage = 16, kPages = 6;
   TestDecoder decoder_;
@@ -167,6 +169,20 @@ TEST_P(Parity, DecodeAndChunksGiveThePrefillsLogits) {
   EXPECT_LE(error_of(CachedSequence(model_, exact_format(model_.config)).feed(prompt_, 7)), bound(model_));
 }
 
+// Behind a cached prefix, and on CUDA long enough to be gathered.
+TEST_P(Parity, AChunkBehindACachedPrefixGivesThePrefillsLogits) {
+  constexpr std::size_t kChunk = 32;
+  CachedSequence sequence(model_, exact_format(model_.config));
+  const std::span<const std::int32_t> prompt = prompt_;
+  sequence.feed(prompt.first(prompt.size() - kChunk));
+  EXPECT_LE(error_of(sequence.feed(prompt.last(kChunk))), bound(model_));
+  if (!on_cuda()) return;
+  const RouteCounts routes = sequence.routes();
+  const auto gathered = routes.find("gather: cached prefix or chunk");
+  ASSERT_NE(gathered, routes.end()) << routes.rbegin()->first;
+  EXPECT_EQ(gathered->second, static_cast<std::int64_t>(kChunk));
+}
+
 // On CUDA another token may win where 16-bit rounding covers the lead; the reference's tokens are fed on.
 TEST_P(Parity, GreedyTokensAreTheReferences) {
   const auto wanted = golden_["greedy"].get<std::vector<std::int32_t>>();
@@ -208,7 +224,7 @@ INSTANTIATE_TEST_SUITE_P(Models, Parity, testing::ValuesIn(model_names()), [](co
   return name;
 });
 
-TEST(ParityModels, AreAllThere) { EXPECT_EQ(model_names().size(), 27u); }
+TEST(ParityModels, AreAllThere) { EXPECT_EQ(model_names().size(), 32u); }
 
 }  // namespace
 }  // namespace keel

@@ -38,15 +38,17 @@ def config(kind, **changes):
     return getattr(transformers, kind + "Config")(**{**SMALL, **changes})
 
 
+LLAMA3 = rope("llama3", 500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)
+
+
 def models():
-    llama3 = rope("llama3", 500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)
     long = rope("longrope", short_factor=[1.0 + 0.05 * i for i in range(36)], long_factor=[2.0 + 0.1 * i for i in range(36)],
                 partial_rotary_factor=0.75)
     long_64 = rope("longrope", short_factor=[1.0 + 0.05 * i for i in range(24)], long_factor=[2.0 + 0.1 * i for i in range(24)],
                    partial_rotary_factor=0.75)
     two_heads = dict(num_attention_heads=2, num_key_value_heads=1, head_dim=64)
     return {
-        "llama": config("Llama", hidden_size=36, num_attention_heads=9, num_key_value_heads=3, head_dim=64, rope_parameters=llama3),
+        "llama": config("Llama", hidden_size=36, num_attention_heads=9, num_key_value_heads=3, head_dim=64, rope_parameters=LLAMA3),
         "llama-linear": config("Llama", rope_parameters=rope("linear", factor=4.0)),
         "llama-d80": config("Llama", num_attention_heads=2, num_key_value_heads=1, head_dim=80, rope_parameters=rope()),
         "llama-d256": config("Llama", num_attention_heads=2, num_key_value_heads=1, head_dim=256, hidden_size=48, num_hidden_layers=1, rope_parameters=rope()),
@@ -62,6 +64,7 @@ def models():
                        original_max_position_embeddings=128, rope_parameters=long, sliding_window=None),
         # Head dim 64, which a GPU serves, of the families that are smaller or larger above.
         "smollm2-d64": config("Llama", hidden_size=48, num_attention_heads=3, num_key_value_heads=1, head_dim=64, tie_word_embeddings=True, rope_parameters=rope(theta=100000.0)),
+        "llama-llama3-d64": config("Llama", **two_heads, rope_parameters=LLAMA3),
         "llama-bias-d64": config("Llama", **two_heads, attention_bias=True, rope_parameters=rope()),
         "llama-linear-d128": config("Llama", num_attention_heads=2, num_key_value_heads=1, head_dim=128, rope_parameters=rope("linear", factor=4.0)),
         "mistral-d64": config("Mistral", **two_heads, sliding_window=None, rope_parameters=rope()),
@@ -201,12 +204,9 @@ def random_blocks(kind, rows, columns, rng):
     return data.reshape(rows, -1)
 
 
-def make_gguf(folder, kind):
-    name = "gguf-" + kind.name.lower()
+def make_gguf(folder, name, kind, rope_parameters, **size):
     k_quant = kind.name.endswith("_K")
-    # K-quants come in blocks of 256 columns.
-    size = dict(hidden_size=256, intermediate_size=256, num_hidden_layers=1, vocab_size=64) if k_quant else {}
-    model = make(config("Llama", **size, rope_parameters=rope()), zlib.crc32(b"gguf"))
+    model = make(config("Llama", **size, rope_parameters=rope_parameters), zlib.crc32(b"gguf"))
     settings = model.config
     rng = np.random.default_rng(zlib.crc32(name.encode()))
     roles = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
@@ -234,6 +234,10 @@ def make_gguf(folder, kind):
     writer.add_token_merges(["t 0"])
     writer.add_eos_token_id(0)
     writer.add_bos_token_id(0)
+
+    if rope_parameters["rope_type"] == "llama3":  # what its frequencies are divided by, as a tensor
+        plain = rope_parameters["rope_theta"] ** -(np.arange(0, settings.head_dim, 2) / settings.head_dim)
+        writer.add_tensor("rope_freqs.weight", (plain / model.model.rotary_emb.inv_freq.numpy()).astype(np.float32))
 
     state = {}
     for key, tensor in sorted(model.state_dict().items()):
@@ -286,9 +290,15 @@ def main():
                           "llama-awq-d64": {"head_dim": 64, "num_attention_heads": 2, "num_key_value_heads": 1, "num_hidden_layers": 1}}.items():
         make_awq(folder, name, **changes)
         report(folder / name)
+    k_size = dict(hidden_size=256, intermediate_size=256, num_hidden_layers=1, vocab_size=64)  # K-quants: blocks of 256 columns
+    d64 = dict(hidden_size=128, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1)
     for kind in ("F16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_K", "Q6_K"):
-        make_gguf(folder, gguf.GGMLQuantizationType[kind])
-        report(folder / ("gguf-" + kind.lower()))
+        name, type = "gguf-" + kind.lower(), gguf.GGMLQuantizationType[kind]
+        make_gguf(folder, name, type, rope(), **(k_size if kind.endswith("_K") else {}))
+        report(folder / name)
+        if not kind.endswith("_K"):
+            make_gguf(folder, name + "-d64", type, LLAMA3, **d64)
+            report(folder / (name + "-d64"))
 
 
 def report(folder):
