@@ -182,18 +182,18 @@ TEST(Engine, PreemptionChangesNothingButTime) {
   for (bool caching : {true, false}) {
     const KvLayout layout({DType::f16, DType::e4m3}, {2, 2, 32});
     auto roomy = engine_with({.kv_cache_dtype = "k16v8", .enable_prefix_caching = caching});
-    auto tight = engine_with({.kv_cache_dtype = "k16v8", .kv_cache_memory_bytes = 20 * layout.page_bytes(), .max_model_len = 200,
+    auto tight = engine_with({.kv_cache_dtype = "k16v8", .kv_cache_memory_bytes = 40 * layout.page_bytes(), .max_model_len = 400,
                               .enable_prefix_caching = caching});
-    std::vector<Collected> expected(8), found(8);
-    for (int i = 0; i < 8; ++i) {
-      roomy->submit(request_of(prompt_of(30, i), 100), into(expected[i]));
-      tight->submit(request_of(prompt_of(30, i), 100), into(found[i]));
+    std::vector<Collected> expected(4), found(4);
+    for (int i = 0; i < 4; ++i) {
+      roomy->submit(request_of(prompt_of(30, i), 340), into(expected[i]));  // 24 pages
+      tight->submit(request_of(prompt_of(30, i), 340), into(found[i]));
     }
     run(*roomy);
     run(*tight);
     EXPECT_EQ(roomy->stats().preemptions, 0);
     EXPECT_GT(tight->stats().preemptions, 0);
-    for (int i = 0; i < 8; ++i) expect_same(expected[i], found[i], fmt::format("sequence {}", i));
+    for (int i = 0; i < 4; ++i) expect_same(expected[i], found[i], fmt::format("sequence {}", i));
     EXPECT_EQ(tight->stats().pages_held, 0);
   }
 }
@@ -202,7 +202,7 @@ TEST(Engine, AdmitsNobodyIntoThePagesThatRunningOnesNeed) {
   const KvLayout layout({DType::f16, DType::f16}, {2, 2, 32});
   auto engine = engine_with({.kv_cache_dtype = "k16v16", .kv_cache_memory_bytes = 10 * layout.page_bytes(), .max_model_len = 160,
                              .enable_prefix_caching = false});
-  // Seven pages now and two later; three more would fill the pool to the last page.
+  // Seven pages now and two later; three and one more would pass the pool.
   Collected longer, filling;
   engine->submit(request_of(prompt_of(112, 1), 32), into(longer));
   engine->submit(request_of(prompt_of(48, 2), 8), into(filling));
@@ -212,7 +212,7 @@ TEST(Engine, AdmitsNobodyIntoThePagesThatRunningOnesNeed) {
   EXPECT_EQ(filling.tokens.size(), 8u);
   // Alone, a sequence may have all of them.
   EXPECT_EQ(run_alone(*engine, request_of(prompt_of(152, 3), 8)).tokens.size(), 8u);
-  // And two that leave a page each run together.
+  // And two that need five each run together.
   Collected one, other;
   engine->submit(request_of(prompt_of(64, 4), 8), into(one));
   engine->submit(request_of(prompt_of(64, 5), 8), into(other));
@@ -220,6 +220,29 @@ TEST(Engine, AdmitsNobodyIntoThePagesThatRunningOnesNeed) {
   EXPECT_EQ(engine->stats().running, 2);
   run(*engine);
   EXPECT_EQ(engine->stats().preemptions, 0);
+}
+
+// The proportions of requests of 8,320 slots in 40 GiB of an 8B model's cache.
+TEST(Engine, RunsAsManyTogetherAsTheCachesBytesHold) {
+  const KvLayout native({DType::f16, DType::f16}, {2, 2, 32});
+  const std::pair<const char*, std::int64_t> expected[] = {{"k16v16", 35}, {"k16v8", 46}, {"k8v8", 70}};
+  for (const auto& [format, sequences] : expected) {
+    for (const std::int64_t output : {2, 15}) {
+      auto engine = engine_with({.kv_cache_dtype = format, .kv_cache_memory_bytes = 175 * native.page_bytes(), .max_num_seqs = 128,
+                                 .max_num_batched_tokens = 8192, .enable_prefix_caching = false});
+      EXPECT_EQ(engine->attestation().pages / 5, sequences) << format;
+      std::vector<Collected> collected(80);
+      for (int i = 0; i < 80; ++i) engine->submit(request_of(prompt_of(80 - output + 1, i), output), into(collected[i]));
+      std::int64_t most = 0;
+      while (engine->has_work()) {
+        engine->step();
+        most = std::max(most, engine->stats().running);
+      }
+      EXPECT_EQ(most, sequences) << format << " " << output;
+      EXPECT_EQ(engine->stats().preemptions, 0) << format << " " << output;
+      for (const Collected& one : collected) EXPECT_EQ(static_cast<std::int64_t>(one.tokens.size()), output);
+    }
+  }
 }
 
 TEST(Engine, CancellingFreesPagesAndDisturbsNobody) {

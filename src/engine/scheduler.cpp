@@ -59,12 +59,14 @@ Batch Scheduler::next() {
     const std::int64_t budget = limits_.max_num_batched_tokens - batch.tokens;
     if (!sequence->decoding() && budget > 0) take(*sequence, std::min(sequence->uncomputed(), budget));
   }
-  while (admit(batch)) {
+  std::int64_t foreseen = 0;
+  for (const auto& sequence : running_) foreseen += foreseen_pages(*sequence);
+  while (admit(batch, foreseen)) {
   }
   return batch;
 }
 
-bool Scheduler::admit(Batch& batch) {
+bool Scheduler::admit(Batch& batch, std::int64_t& foreseen) {
   if (running() >= limits_.max_num_seqs || batch.tokens >= limits_.max_num_batched_tokens) return false;
   // A choice whose sibling is computing the same prompt waits for it, to find the pages in the prefix index.
   const auto has_prefilling_sibling = [&](const Sequence& sequence) {
@@ -80,11 +82,12 @@ bool Scheduler::admit(Batch& batch) {
   find_cached_prefix(sequence);
   const std::int64_t budget = limits_.max_num_batched_tokens - batch.tokens;
   const bool whole_fits = sequence.uncomputed() <= budget;
-  // A page for each running sequence stays free: taken by the newcomer, it would soon be taken back by preempting one.
-  if ((!whole_fits && !limits_.chunked_prefill) || !reserve(sequence, sequence.uncomputed(), running())) {
+  if ((!whole_fits && !limits_.chunked_prefill) || foreseen + foreseen_pages(sequence) > pool_.available()) {
     release_pages(sequence);
     return false;
   }
+  check(reserve(sequence, sequence.uncomputed()), "what is known of a sequence is part of what is foreseen");
+  foreseen += foreseen_pages(sequence);
   if (!sequence.admitted) {
     sequence.admitted = std::chrono::steady_clock::now();
     sequence.cached_prompt_tokens = sequence.computed;
@@ -98,13 +101,20 @@ bool Scheduler::admit(Batch& batch) {
   return true;
 }
 
-// False, and nothing changed, unless that leaves `spare_pages` available.
-bool Scheduler::reserve(Sequence& sequence, std::int64_t tokens, std::int64_t spare_pages) {
+// False, and nothing changed, where pages run out.
+bool Scheduler::reserve(Sequence& sequence, std::int64_t tokens) {
   const std::int64_t wanted = pages_for(sequence.computed + tokens, pool_.layout().geometry().page_size);
   const std::int64_t missing = wanted - static_cast<std::int64_t>(sequence.pages.size());
-  if (missing + spare_pages > pool_.available()) return false;
+  if (missing > pool_.available()) return false;
   for (std::int64_t i = 0; i < missing; ++i) sequence.pages.push_back(*pool_.allocate());
   return true;
+}
+
+std::int64_t Scheduler::foreseen_pages(const Sequence& sequence) const {
+  const auto known = static_cast<std::int64_t>(sequence.tokens.size());
+  const std::int64_t longest = sequence.prompt_tokens + sequence.request->sampling.max_tokens - 1;  // the last token is never cached
+  const std::int64_t pages = pages_for(std::min(known + kForesightTokens, longest), pool_.layout().geometry().page_size);
+  return pages - static_cast<std::int64_t>(sequence.pages.size());
 }
 
 void Scheduler::preempt(Sequence& sequence) {

@@ -45,6 +45,11 @@ class Scheduler {
   std::int64_t remove(RequestId request);
 
   // Reserves pages for the batch; when they run out, preempts the latest arrivals (recompute later).
+  //
+  // Who is admitted: the first that waits, if the pool holds what it knows and, beside that, the next kForesightTokens of it and of
+  // each running sequence, none counted past its prompt and max_tokens. So nobody is preempted within kForesightTokens steps of an
+  // admission, answers up to that long are admitted exactly as many as fit, and long answers that may end early hold no room yet.
+  static constexpr std::int64_t kForesightTokens = 256;
   Batch next();
   // Counts the batch's tokens as cached, publishes full pages.
   void commit(const Batch& batch);
@@ -57,9 +62,10 @@ class Scheduler {
   std::int64_t preemptions() const { return preemptions_; }
 
  private:
-  bool reserve(Sequence& sequence, std::int64_t tokens, std::int64_t spare_pages = 0);
+  bool reserve(Sequence& sequence, std::int64_t tokens);
+  std::int64_t foreseen_pages(const Sequence& sequence) const;  // that it does not hold yet
   void preempt(Sequence& sequence);
-  bool admit(Batch& batch);
+  bool admit(Batch& batch, std::int64_t& foreseen_pages);  // of all that run
   void find_cached_prefix(Sequence& sequence);
   void release_pages(Sequence& sequence);
 
