@@ -130,7 +130,7 @@ FormatPlan plan_format(const KvFormat& format, const BytePlan& plan) {
   if (options.gpu_memory_bytes > 0) take_gpu_pool(row, plan);
   if (row.pool_bytes > 0) {
     row.pool = plan_pool(layout, row.pool_bytes);
-    row.residents = resident_requests(*row.pool, options.page_size, plan.request_tokens);
+    row.residents = resident_requests(*row.pool, options.page_size, plan.request_slots);
   }
   row.traffic_share = kv_traffic_share(static_cast<double>(plan.weights.step), static_cast<double>(options.batch), static_cast<double>(options.context),
                                        static_cast<double>(row.bytes_per_token), options.other_step_bytes);
@@ -161,7 +161,7 @@ BytePlan make_byte_plan(const std::string& model, const ModelConfig& config, Pla
   BytePlan plan{.model = model, .rank = tensor_parallel_rank(config, options.ranks), .options = options, .weights = {}, .scratch = {}, .formats = {}};
   plan.weights = weight_bytes(plan.rank);
   plan.request_tokens = options.context + options.output;
-  plan.request_slots = (plan.request_tokens + options.page_size - 1) / options.page_size * options.page_size;
+  plan.request_slots = (plan.request_tokens - 1 + options.page_size - 1) / options.page_size * options.page_size;
   plan.token_reads = cached_token_reads(options.output, options.context);
   plan.scratch = cuda_scratch(plan.rank,
                               {.max_sequences = options.max_sequences,

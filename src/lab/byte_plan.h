@@ -105,7 +105,7 @@ struct BytePlan {
   ModelConfig rank;  // one rank's share of the model
   PlanOptions options;
   WeightBytes weights;
-  std::int64_t request_tokens = 0, request_slots = 0;  // context + output, and that in whole pages
+  std::int64_t request_tokens = 0, request_slots = 0;  // context + output, and what it caches (all but the last token) in whole pages
   std::int64_t token_reads = 0;
   std::vector<NamedBytes> scratch;  // CUDA
   std::int64_t scratch_bytes = 0;

@@ -84,7 +84,7 @@ Chart residents_over_context(const BytePlan& plan) {
   Chart chart{.title = "Resident requests over their context", .x = {.label = fmt::format("context, tokens ({} more are generated)", plan.options.output), .scale = Scale::log2},
               .y = {.label = "requests", .scale = Scale::log2}, .lines = {{static_cast<double>(plan.options.context), "planned", true}}, .height = 320};
   return lines_over(plan, std::move(chart), doubled(least, most), [&](const FormatPlan& format, double x) {
-    return format.pool ? static_cast<double>(resident_requests(*format.pool, plan.options.page_size, std::llround(x + output))) : NAN;
+    return format.pool ? static_cast<double>(resident_requests(*format.pool, plan.options.page_size, std::llround(x + output) - 1)) : NAN;
   });
 }
 

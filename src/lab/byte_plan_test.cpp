@@ -9,6 +9,7 @@
 
 #include "base/option_error.h"
 #include "base/worker_pool.h"
+#include "engine/scheduler.h"
 #include "kv/pool.h"
 #include "lab/byte_plan_report.h"
 #include "lab/xml_problem.h"
@@ -78,6 +79,28 @@ TEST(BytePlan, FortyGibHoldTheSlotsThatTheEngineReportedOnTheGpu) {
   EXPECT_EQ(row_of(plan, "k16v8").pool->slots, 388352);
   EXPECT_EQ(row_of(plan, "k8v8").pool->slots, 582528);
   for (const char* format : {"k16v16", "k16v8", "k8v8"}) EXPECT_EQ(row_of(plan, format).pool->allocated_bytes, 42948624384);
+}
+
+TEST(BytePlan, ResidentsAreAsManyAsTheSchedulerRunsTogether) {
+  const PageMemory none{.allocate = [](std::size_t, const char*) -> void* { return nullptr; },
+                        .release = [](void*, std::size_t) {},
+                        .copy = [](void*, const void*, std::size_t) {}};
+  for (const auto& [context, output] : std::vector<std::pair<std::int64_t, std::int64_t>>{{8192, 128}, {8319, 1}, {8192, 1}, {8192, 2}, {8177, 16}, {1024, 241}}) {
+    const BytePlan plan = plan_of(qwen3_8b(), {.pool_bytes = std::int64_t{40} << 30, .context = context, .output = output});
+    for (const FormatPlan& row : plan.formats) {
+      const KvLayout layout(row.format, {36, 8, 128, 16});
+      KvPool pool(layout, KvScales::unit(layout.geometry()), plan.options.pool_bytes, none);
+      Scheduler scheduler(pool, {.max_num_seqs = 1024, .max_num_batched_tokens = 1 << 24, .max_model_len = 40'960, .chunked_prefill = true, .prefix_caching = false});
+      const auto request = std::make_shared<Request>(Request{.prompt = std::vector<TokenId>(static_cast<std::size_t>(context), 1)});
+      request->sampling.max_tokens = output;
+      for (std::uint64_t i = 0; i < static_cast<std::uint64_t>(row.residents) + 1; ++i) {
+        scheduler.add(std::make_unique<Sequence>(Sequence{.request_id = i, .choice = 0, .request = request, .sink = {}, .seed = 0, .arrival = i, .tokens = request->prompt,
+                                                          .prompt_tokens = context, .prefix_root = {}, .stream = TokenStream(nullptr, {}, false, false)}));
+      }
+      scheduler.next();
+      EXPECT_EQ(scheduler.running(), row.residents) << short_name(row.format) << " " << context << " + " << output;
+    }
+  }
 }
 
 TEST(BytePlan, AnAllocatedPoolHasThePlannedPagesAndBytes) {
