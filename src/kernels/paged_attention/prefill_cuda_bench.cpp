@@ -1,10 +1,17 @@
-// Prefill attention on CUDA, 32 query over 8 KV heads of 128, f16 model, K16/V8 cache, random data, sustained and interleaved:
-//   bare    cuDNN on contiguous q, k, v        fresh   PrefillAttention::fresh on fused rows
-//   gather  PrefillAttention::gather           pages   its kernel that expands the pages, alone (GB/s of pages and rows)
-//   plain   PrefillAttention::plain, by itself after the others: what it heats would slow them
-// prefill_cuda_bench [SECONDS an arm [plain]]
+// Prefill attention on CUDA, 32 query over 8 KV heads of 128, f16 model, K16/V8 cache, one set of random values for every arm:
+//   bare    cuDNN on contiguous q, k, v, a plan for exactly these lengths; of mixed prompts, each as its share of eight of its length
+//   same    the same on the fused rows that fresh reads
+//   fresh   PrefillAttention::fresh on fused rows         gather  PrefillAttention::gather
+//   write   rope_write with rounding, alone               turn    the same with nothing to store or round: norms and RoPE
+//   both    write, then fresh                             pages   gather's kernel that expands the pages, alone
+//   plain   PrefillAttention::plain, in a run of its own: what it heats would slow the others
+// prefill_cuda_bench [SECONDS an arm [fresh | plain]]
+// The arms take turns of a few milliseconds, so that all run at one clock whatever the power limit does; longer turns differ by some 3 %
+// with one and the same kernel. Times and clocks are read on the device between turns.
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -14,181 +21,271 @@
 
 #include "base/random.h"
 #include "device/cuda.h"
+#include "kernels/gemm/gemm_kernels.h"
+#include "kernels/kv_write/kv_write_cuda.h"
 #include "kernels/paged_attention/cudnn_sdpa.h"
 #include "kernels/paged_attention/prefill_cuda.h"
+#include "kernels/paged_attention/prefill_cuda_bench_clock.h"
 #include "kernels/paged_attention/prefill_cuda_gather.h"
 
-using namespace keel;
-using namespace keel::cuda;
-
+namespace keel::cuda {
 namespace {
 
 constexpr std::int64_t kHeads = 32, kKvHeads = 8, kDim = 128, kStride = (kHeads + 2 * kKvHeads) * kDim;
-constexpr std::int64_t kMostTokens = 65536;
+constexpr std::int64_t kQWidth = kHeads * kDim, kKvWidth = kKvHeads * kDim;
+constexpr std::int64_t kMostTokens = 65536, kWorkspace = 256 << 20;
 
-// Random f16 of size 1/4 to 2, or E4M3 without NaN: 16 MiB of them, over and over.
-DeviceBuffer<std::byte> random_bytes(std::int64_t bytes, bool halves, std::uint64_t seed) {
-  constexpr std::int64_t kPiece = 16 << 20;
-  static std::vector<std::uint16_t> piece(kPiece / 2);
-  for (std::size_t i = 0; i < piece.size(); ++i) {
-    const std::uint64_t r = random_u64(seed, i);
-    piece[i] = static_cast<std::uint16_t>(halves ? (r & 0x83ff) | (13 + (r >> 20) % 3) << 10 : r & 0xbfbf);
-  }
-  DeviceBuffer<std::byte> buffer(bytes, "random data");
-  for (std::int64_t at = 0; at < bytes; at += kPiece) {
-    check(cudaMemcpy(buffer.data() + at, piece.data(), std::min(kPiece, bytes - at), cudaMemcpyHostToDevice), "random data");
-  }
-  return buffer;
+float median(std::vector<float> values) {
+  if (values.empty()) return 0;
+  std::ranges::sort(values);
+  return values[values.size() / 2];
 }
 
 struct Arm {
   std::string name;
   std::function<void()> call;
+  double share = 1;  // of the call's time that is this arm's
   double bytes = 0;  // where they are what counts
-  std::vector<float> milliseconds = {};
+  float ms = 0, least = 0, most = 0, mhz = 0;  // of a call: medians, and the ends
 };
 
-// Rounds of a few calls of each arm in turn, until each has had its seconds. Medians of the rounds' means.
-void measure(std::vector<Arm>& arms, double seconds, cudaStream_t stream) {
-  Event begin, end;
-  for (Arm& arm : arms) {
-    for (int i = 0; i < 3; ++i) arm.call();
-  }
-  for (double spent = 0; spent < seconds * 1e3 * arms.size();) {
-    for (Arm& arm : arms) {
-      constexpr int kCalls = 8;
-      begin.record(stream);
-      for (int i = 0; i < kCalls; ++i) arm.call();
-      end.record(stream);
-      const float elapsed = end.milliseconds_since(begin);
-      arm.milliseconds.push_back(elapsed / kCalls);
-      spent += elapsed;
+class Clock {
+ public:
+  explicit Clock(cudaStream_t stream) : stream_(stream), ticks_(kMostTicks * multiprocessors_, "clocks") {}
+
+  // Rounds of some calls of each arm; the first tenth of them is not counted.
+  void measure(std::vector<Arm>& arms, double seconds) {
+    std::vector<int> calls;
+    double round_ms = 0;
+    for (const Arm& arm : arms) {
+      for (int i = 0; i < 2; ++i) arm.call();
+      Event begin, end;
+      begin.record(stream_);
+      for (int i = 0; i < 3; ++i) arm.call();
+      end.record(stream_);
+      const double ms = end.milliseconds_since(begin) / 3;
+      calls.push_back(std::clamp(static_cast<int>(2.5 / ms), 1, 64));
+      round_ms += ms * calls.back();
+    }
+    const int most = static_cast<int>(kMostTicks / arms.size()) - 1;
+    const int rounds = std::clamp(static_cast<int>(seconds * 1e3 * static_cast<double>(arms.size()) / round_ms), 5, most), skipped = rounds / 10;
+    std::int64_t at = 0;
+    const auto tick = [&] { read_clocks(stream_, ticks_.data() + multiprocessors_ * at++, multiprocessors_); };
+    tick();
+    for (int round = 0; round < rounds; ++round) {
+      for (std::size_t i = 0; i < arms.size(); ++i) {
+        for (int call = 0; call < calls[i]; ++call) arms[i].call();
+        tick();
+      }
+    }
+    std::vector<ClockTick> ticks(static_cast<std::size_t>(at) * multiprocessors_);
+    check(cudaStreamSynchronize(stream_), "the arms");
+    check(cudaMemcpy(ticks.data(), ticks_.data(), ticks.size() * sizeof(ClockTick), cudaMemcpyDeviceToHost), "clocks");
+    for (std::size_t i = 0; i < arms.size(); ++i) {
+      std::vector<float> times, clocks;
+      for (std::size_t turn = i + arms.size() * skipped; turn + 1 < static_cast<std::size_t>(at); turn += arms.size()) {
+        std::vector<float> ms, mhz;
+        for (int m = 0; m < multiprocessors_; ++m) {
+          const ClockTick &from = ticks[turn * multiprocessors_ + m], &to = ticks[(turn + 1) * multiprocessors_ + m];
+          ms.push_back(static_cast<float>(to.nanoseconds - from.nanoseconds) * 1e-6f);
+          mhz.push_back(static_cast<float>(to.cycles - from.cycles) * 1e3f / static_cast<float>(to.nanoseconds - from.nanoseconds));
+        }
+        times.push_back(median(ms) / static_cast<float>(calls[i]) * static_cast<float>(arms[i].share));
+        clocks.push_back(median(mhz));
+      }
+      arms[i].ms = median(times), arms[i].mhz = median(clocks);
+      arms[i].least = *std::ranges::min_element(times), arms[i].most = *std::ranges::max_element(times);
     }
   }
-  for (Arm& arm : arms) std::ranges::sort(arm.milliseconds);
+
+ private:
+  static constexpr std::int64_t kMostTicks = 8192;
+  cudaStream_t stream_;
+  int multiprocessors_ = find_device().info.multiprocessors;
+  DeviceBuffer<ClockTick> ticks_;
+};
+
+struct Case {
+  std::string name;
+  std::vector<std::pair<std::int64_t, std::int64_t>> sequences;  // rows, context
+};
+
+Case even(std::int64_t count, std::int64_t rows, std::int64_t context) {
+  return {fmt::format("{} x {}{}", count, rows, context > rows ? fmt::format(" on {}", context - rows) : ""), std::vector<std::pair<std::int64_t, std::int64_t>>(static_cast<std::size_t>(count), {rows, context})};
 }
 
-}  // namespace
+Case mixed(const std::vector<std::int64_t>& lengths) {
+  Case c{fmt::format("{}", fmt::join(lengths, " ")), {}};
+  for (const std::int64_t length : lengths) c.sequences.emplace_back(length, length);
+  return c;
+}
 
-int main(int argc, char** argv) {
-  const double seconds = argc > 1 ? std::atof(argv[1]) : 0.6;
-  const FoundDevice found = find_device();
-  if (!found.usable) {
-    std::printf("%s\n", found.reason.c_str());
-    return 0;
-  }
-  Stream stream;
+SdpaShape exact_shape(float scale, std::int64_t batch, std::int64_t rows, std::int64_t context, bool is_fused) {
+  const std::int64_t q_stride = is_fused ? kStride : kQWidth, kv_stride = is_fused ? kStride : kKvWidth;
+  return {.dtype = DType::f16,
+          .heads = kHeads,
+          .kv_heads = kKvHeads,
+          .head_dim = kDim,
+          .softmax_scale = scale,
+          .square = rows == context,
+          .batch = batch,
+          .q_tokens = rows,
+          .kv_tokens = context,
+          .q_stride = q_stride,
+          .kv_stride = kv_stride,
+          .out_stride = kQWidth,
+          .q_sequence = rows * q_stride,
+          .kv_sequence = context * kv_stride,
+          .out_sequence = rows * kQWidth};
+}
+
+void run(double seconds, const std::string& only) {
+  const Stream stream;
   const KvLayout layout({DType::f16, DType::e4m3}, {1, kKvHeads, kDim, 16}, PageOrder::cuda);
   const std::int64_t pages = kMostTokens / 16;
-  auto fused = random_bytes(kMostTokens * kStride * 2, true, 1);
-  auto contiguous = random_bytes(kMostTokens * kStride * 2, true, 2);
-  auto keys = random_bytes(pages * layout.key_page_bytes(), true, 3);
-  auto values = random_bytes(pages * layout.value_page_bytes(), false, 4);
-  DeviceBuffer<std::byte> out(kMostTokens * kHeads * kDim * 2, "the output");
-  const std::vector<float> ones(kKvHeads, 1.0f);
-  DeviceBuffer<float> scales(kKvHeads, "scales");
-  copy_to_device(stream, scales.data(), ones.data(), kKvHeads);
+  DeviceBuffer<std::uint16_t> fused(kMostTokens * kStride, "fused rows"), contiguous(kMostTokens * kStride, "contiguous rows"), out(kMostTokens * kQWidth, "the output");
+  DeviceBuffer<std::byte> keys(pages * layout.key_page_bytes(), "keys"), values(pages * layout.value_page_bytes(), "values"), gathered(kWorkspace, "gathered rows");
+  fill_random(stream, fused.data(), DType::f16, kMostTokens * kStride, 1);
+  const auto on_device = [&]<class T>(const std::vector<T>& host) {
+    DeviceBuffer<T> device(host.size(), "a benchmark's array");
+    copy_to_device(stream, device.data(), host.data(), host.size());
+    stream.synchronize();
+    return device;
+  };
+  const auto ones = on_device(std::vector<float>(kDim, 1.0f));
   std::vector<std::int32_t> table(pages);
   std::iota(table.begin(), table.end(), 0);
   for (std::int64_t i = pages - 1; i > 0; --i) std::swap(table[i], table[random_u64(5, i) % (i + 1)]);
-  DeviceBuffer<std::int32_t> device_table(pages, "a page table");
-  copy_to_device(stream, device_table.data(), table.data(), table.size());
-  stream.synchronize();
-
-  constexpr std::int64_t kWorkspace = 256 << 20;
-  PrefillAttention attention(layout, DType::f16, kHeads, kMostTokens, kWorkspace);
-  DeviceBuffer<std::byte> gathered(kWorkspace, "gathered rows");
-  CudnnSdpa bare;
-  std::vector<std::string> lines;
-  struct Case {
-    const char* name;
-    std::int64_t batch, rows, context;
+  const auto page_table = on_device(table);
+  std::vector<std::int32_t> positions(kMostTokens);
+  std::vector<std::int64_t> slots(kMostTokens);
+  for (std::int64_t i = 0; i < kMostTokens; ++i) positions[i] = static_cast<std::int32_t>(i % 8192), slots[i] = i;
+  const auto positions_there = on_device(positions);
+  const auto slots_there = on_device(slots), no_slots = on_device(std::vector<std::int64_t>(kMostTokens, -1));
+  std::vector<float> turns(8192 * kDim);
+  std::vector<double> frequencies(kDim / 2);
+  for (std::int64_t i = 0; i < kDim / 2; ++i) frequencies[i] = std::pow(1e6, -2.0 * static_cast<double>(i) / kDim);
+  fill_rope_table(turns.data(), 8192, kDim, frequencies.data(), 1);
+  const auto turns_there = on_device(turns);
+  const KvLayerView view{&layout, keys.data(), values.data(), ones.data(), ones.data()};
+  const auto write = [&](std::int64_t tokens, bool stores) {
+    rope_write(stream, {.dtype = DType::f16,
+                        .q = fused.data(),
+                        .k = fused.data() + kQWidth,
+                        .v = fused.data() + kQWidth + kKvWidth,
+                        .stride = kStride,
+                        .tokens = tokens,
+                        .heads = kHeads,
+                        .q_norm = ones.data(),
+                        .k_norm = ones.data(),
+                        .norm_epsilon = 1e-6f,
+                        .rotary_dim = kDim,
+                        .pairs = RopePairs::half,
+                        .rope_table = turns_there.data(),
+                        .positions = positions_there.data(),
+                        .slots = stores ? slots_there.data() : no_slots.data(),
+                        .kv = view,
+                        .round = stores});
   };
-  std::vector<Case> cases = {{"B1 8192", 1, 8192, 8192},         {"B4 8192", 4, 8192, 8192},        {"B8 8192", 8, 8192, 8192},
-                             {"B8 1024", 8, 1024, 1024},         {"B8 8100", 8, 8100, 8100},        {"B8 1000", 8, 1000, 1000},
-                             {"B1 4096 on 4096", 1, 4096, 8192}, {"B4 512 on 7680", 4, 512, 8192},  {"B4 256 on 7936", 4, 256, 8192},
-                             {"B4 64 on 8128", 4, 64, 8192},     {"B4 16 on 8176", 4, 16, 8192},    {"B1 256 on 7936", 1, 256, 8192},
-                             {"B1 64 on 8128", 1, 64, 8192}};
-  const bool plain_only = argc > 2;
-  if (plain_only) cases = {cases[1], cases[8]};
+  // Pages, and rows as a step has them at attention: q and k of unit size, v rounded. The contiguous arm reads the same values.
+  write(kMostTokens, true);
+  std::uint16_t* parts = contiguous.data();
+  for (const std::int64_t width : {kQWidth, kKvWidth, kKvWidth}) {
+    const std::int64_t column = parts == contiguous.data() ? 0 : parts == contiguous.data() + kMostTokens * kQWidth ? kQWidth : kQWidth + kKvWidth;
+    check(cudaMemcpy2DAsync(parts, width * 2, fused.data() + column, kStride * 2, width * 2, kMostTokens, cudaMemcpyDeviceToDevice, stream), "contiguous rows");
+    parts += kMostTokens * width;
+  }
+
+  PrefillAttention attention(layout, DType::f16, kHeads, kMostTokens, kWorkspace);
+  CudnnSdpa sdpa;
+  Clock clock(stream);
+  const float scale = 1.0f / std::sqrt(static_cast<float>(kDim));
+  std::vector<Case> cases = {even(8, 8192, 8192), even(7, 8192, 8192), even(1, 8192, 8192), even(8, 1024, 1024), even(8, 8100, 8100), even(8, 1000, 1000),
+                             mixed({8100, 7000, 6500, 4100, 3000, 1500, 700, 300}), mixed({8191, 8100, 7999, 7801, 7777, 7650, 7500, 7301}),
+                             mixed({1100, 900, 850, 700, 613, 411, 350, 201})};
+  if (only != "fresh") {
+    for (const Case& c : {even(1, 4096, 8192), even(4, 512, 8192), even(4, 256, 8192), even(4, 64, 8192), even(4, 16, 8192), even(1, 256, 8192), even(1, 64, 8192)}) cases.push_back(c);
+  }
+  if (only == "plain") cases = {even(4, 8192, 8192), even(4, 256, 8192)};
   for (const Case& c : cases) {
     std::vector<PrefillSequence> sequences;
-    for (std::int64_t i = 0; i < c.batch; ++i) sequences.push_back({i * c.rows, c.rows, c.context, i});
-    const auto* rows = reinterpret_cast<const std::uint16_t*>(fused.data());
+    std::int64_t rows = 0;
+    double flop = 0;  // of the scores that the mask leaves, and of their values
+    for (const auto& [n, context] : c.sequences) {
+      sequences.push_back({rows, n, context, static_cast<std::int64_t>(sequences.size())});
+      rows += n;
+      flop += 4.0 * kQWidth * (static_cast<double>(context - n) * static_cast<double>(n) + 0.5 * static_cast<double>(n * (n + 1)));
+    }
     const PrefillAttentionArgs args{.dtype = DType::f16,
-                                    .q = rows,
+                                    .q = fused.data(),
                                     .q_stride = kStride,
                                     .out = out.data(),
-                                    .out_stride = kHeads * kDim,
+                                    .out_stride = kQWidth,
                                     .heads = kHeads,
-                                    .softmax_scale = 0.08838835f,
-                                    .kv = {&layout, keys.data(), values.data(), scales.data(), scales.data()},
-                                    .page_table = device_table.data(),
+                                    .softmax_scale = scale,
+                                    .kv = view,
+                                    .page_table = page_table.data(),
                                     .page_table_stride = 512,
                                     .sequences = sequences,
-                                    .k = rows + kHeads * kDim,
-                                    .v = rows + (kHeads + kKvHeads) * kDim,
+                                    .k = fused.data() + kQWidth,
+                                    .v = fused.data() + kQWidth + kKvWidth,
                                     .kv_stride = kStride};
-    const SdpaShape shape{.dtype = DType::f16,
-                          .heads = kHeads,
-                          .kv_heads = kKvHeads,
-                          .head_dim = kDim,
-                          .softmax_scale = args.softmax_scale,
-                          .batch = c.batch,
-                          .q_tokens = c.rows,
-                          .kv_tokens = c.context,
-                          .q_stride = kHeads * kDim,
-                          .kv_stride = kKvHeads * kDim,
-                          .out_stride = kHeads * kDim,
-                          .q_sequence = c.rows * kHeads * kDim,
-                          .kv_sequence = c.context * kKvHeads * kDim,
-                          .out_sequence = c.rows * kHeads * kDim};
-    const auto* q = reinterpret_cast<const std::uint16_t*>(contiguous.data());
-    const SdpaArgs tensors{.q = q, .k = q + kMostTokens * kHeads * kDim, .v = q + kMostTokens * (kHeads + kKvHeads) * kDim, .out = out.data()};
-    const bool is_fresh = c.rows == c.context;
-    std::vector<Arm> arms = {{"bare", [&] { bare.run(stream, shape, tensors); }}};
-    GatherArgs expand{.dtype = DType::f16,
-                      .kv = args.kv,
-                      .page_table = args.page_table,
-                      .page_table_stride = args.page_table_stride,
-                      .keys = gathered.data(),
-                      .values = gathered.data() + kWorkspace / 2};
-    const auto start = std::chrono::steady_clock::now();
+    const auto [first_rows, first_context] = c.sequences.front();
+    const bool is_fresh = first_rows == first_context, is_even = std::ranges::count(c.sequences, c.sequences.front()) == std::ssize(c.sequences);
+    std::vector<SdpaShape> bare_shapes, same_shapes;
+    const std::int64_t batch = is_even ? std::ssize(c.sequences) : 8;
+    for (std::size_t i = 0; i < (is_even ? 1 : c.sequences.size()); ++i) {
+      bare_shapes.push_back(exact_shape(scale, batch, c.sequences[i].first, c.sequences[i].second, false));
+      same_shapes.push_back(exact_shape(scale, batch, c.sequences[i].first, c.sequences[i].second, true));
+    }
+    sdpa.prepare(bare_shapes);
+    const SdpaArgs bare_args{.q = contiguous.data(), .k = contiguous.data() + kMostTokens * kQWidth, .v = contiguous.data() + kMostTokens * (kQWidth + kKvWidth), .out = out.data()};
+    const SdpaArgs same_args{.q = args.q, .k = args.k, .v = args.v, .out = out.data()};
+    const double share = is_even ? 1 : 1.0 / 8;
+    std::vector<Arm> arms;
+    arms.push_back({"bare", [&] { for (const SdpaShape& s : bare_shapes) sdpa.run(stream, s, bare_args); }, share});
+    GatherArgs expand{.dtype = DType::f16, .kv = view, .page_table = args.page_table, .page_table_stride = args.page_table_stride, .keys = gathered.data(), .values = gathered.data() + kWorkspace / 2};
     if (is_fresh) {
+      sdpa.prepare(same_shapes);
       attention.prepare_fresh(args);
+      arms.push_back({"same", [&] { for (const SdpaShape& s : same_shapes) sdpa.run(stream, s, same_args); }, share});
       arms.push_back({"fresh", [&] { attention.fresh(stream, args); }});
+      arms.push_back({"write", [&] { write(rows, true); }});
+      arms.push_back({"turn", [&] { write(rows, false); }});
+      arms.push_back({"both", [&] { write(rows, true), attention.fresh(stream, args); }});
     } else {
       attention.prepare_gather(args);
       for (const PrefillSequence& s : sequences) expand.sequence[expand.count++] = {s.table_row, 0, s.context, s.table_row * s.context};
       arms.push_back({"gather", [&] { attention.gather(stream, args); }});
-      arms.push_back({"pages", [&] { gather_pages(stream, expand); }, static_cast<double>(c.batch * c.context * kKvHeads * kDim * (2 + 1 + 4))});
+      arms.push_back({"pages", [&] { gather_pages(stream, expand); }, 1, static_cast<double>(std::ssize(sequences) * first_context * kKvWidth * (2 + 1 + 4))});
     }
-    const double built_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-    bare.prepare({&shape, 1});
-    if (!plain_only) measure(arms, seconds, stream);
-    std::vector<Arm> alone = {{"plain", [&] { attention.plain(stream, args); }}};
-    measure(alone, seconds, stream);
-    arms.push_back(alone[0]);
-    // Multiply-adds of the scores that the mask leaves, and of their values.
-    const double seen = static_cast<double>(c.context - c.rows) * c.rows + 0.5 * c.rows * (c.rows + 1);
-    const double flop = 4.0 * kHeads * kDim * seen * c.batch;
+    if (only == "plain") arms = {{"plain", [&] { attention.plain(stream, args); }}};
+    clock.measure(arms, seconds);
+    std::printf("%s\n", c.name.c_str());
     for (const Arm& arm : arms) {
-      if (arm.milliseconds.empty()) continue;
-      const auto middle = [](const Arm& a) { return a.milliseconds[a.milliseconds.size() / 2]; };
-      char line[240];
-      std::snprintf(line, sizeof line, "%-16s %-6s %8.4f ms (%.4f-%.4f) %7.1f %s", c.name, arm.name.c_str(), middle(arm), arm.milliseconds.front(),
-                    arm.milliseconds.back(), (arm.bytes > 0 ? arm.bytes * 1e3 : flop) / middle(arm) * 1e-9, arm.bytes > 0 ? "GB/s" : "TFLOP/s");
-      lines.push_back(line);
-      if (!plain_only && arm.bytes == 0 && arm.name != "bare") {
-        std::snprintf(line, sizeof line, "  %.3f of bare", middle(arms[0]) / middle(arm));
-        lines.back() += line;
-      }
-      if (arm.name == "fresh" || arm.name == "gather") {
-        std::snprintf(line, sizeof line, "  plans built in %.0f ms", built_ms);
-        lines.back() += line;
-      }
+      std::printf("  %-6s %8.4f ms (%.4f-%.4f) %5.0f MHz", arm.name.c_str(), arm.ms, arm.least, arm.most, arm.mhz);
+      if (arm.bytes > 0) std::printf(" %7.1f GB/s", arm.bytes * 1e-6 / arm.ms);
+      if (arm.bytes == 0 && arm.name != "write" && arm.name != "turn") std::printf(" %6.1f TFLOP/s %.3f of bare", flop * 1e-9 / arm.ms, arms[0].ms / arm.ms);
+      std::printf("\n");
     }
+    if (is_fresh && arms.size() > 1) {
+      const float bare = arms[0].ms, fresh = arms[2].ms, write_ms = arms[3].ms, turn = arms[4].ms, both = arms[5].ms;
+      std::printf("  of bare: fresh and what write has beyond turn %.3f, both %.3f; of bare and turn: both %.3f\n", bare / (fresh + write_ms - turn), bare / both, (bare + turn) / both);
+    }
+    std::fflush(stdout);
   }
-  std::printf("%s; f16, 32/8 heads of 128, K16/V8 pages, random; %g s an arm, arms in turn\n", found.info.name.c_str(), seconds);
-  for (const std::string& line : lines) std::printf("%s\n", line.c_str());
+}
+
+}  // namespace
+}  // namespace keel::cuda
+
+int main(int argc, char** argv) {
+  const double seconds = argc > 1 ? std::atof(argv[1]) : 0.5;
+  const keel::cuda::FoundDevice found = keel::cuda::find_device();
+  if (!found.usable) {
+    std::printf("%s\n", found.reason.c_str());
+    return 0;
+  }
+  std::printf("%s; f16, 32/8 heads of 128, K16/V8 pages, random; %g s an arm\n", found.info.name.c_str(), seconds);
+  keel::cuda::run(seconds, argc > 2 ? argv[2] : "");
 }
