@@ -108,7 +108,9 @@ struct CudnnSdpa::State {
     std::uint64_t used = 0;  // by which call
   };
   cudnnHandle_t handle = nullptr;
+  std::size_t most_plans;
   std::map<SdpaShape, Kept> plans;
+  std::int64_t built = 0;
   std::uint64_t calls = 0;
   DeviceBuffer<std::byte> workspace;
 
@@ -120,7 +122,7 @@ struct CudnnSdpa::State {
   }
 
   std::map<SdpaShape, Kept>::iterator keep(const SdpaShape& shape, std::unique_ptr<Plan> plan) {
-    const bool is_larger = plan->workspace_bytes > workspace.bytes(), is_full = plans.size() >= kMostPlans;
+    const bool is_larger = plan->workspace_bytes > workspace.bytes(), is_full = plans.size() >= most_plans;
     if (is_larger || is_full) cuda::check(cudaDeviceSynchronize(), "wait for the plans in use");
     if (is_larger) {
       workspace = {};
@@ -129,11 +131,12 @@ struct CudnnSdpa::State {
     if (is_full) {
       plans.erase(std::min_element(plans.begin(), plans.end(), [](const auto& a, const auto& b) { return a.second.used < b.second.used; }));
     }
+    ++built;
     return plans.insert_or_assign(shape, Kept{std::move(plan), ++calls}).first;
   }
 };
 
-CudnnSdpa::CudnnSdpa() : state_(new State) { check(cudnnCreate(&state_->handle), "start"); }
+CudnnSdpa::CudnnSdpa(std::size_t most_plans) : state_(new State{.most_plans = most_plans}) { check(cudnnCreate(&state_->handle), "start"); }
 CudnnSdpa::~CudnnSdpa() { cudnnDestroy(state_->handle); }
 
 void CudnnSdpa::prepare(std::span<const SdpaShape> shapes) {
@@ -162,6 +165,8 @@ void CudnnSdpa::run(cudaStream_t stream, const SdpaShape& shape, const SdpaArgs&
 }
 
 std::int64_t CudnnSdpa::workspace_bytes() const { return state_->workspace.bytes(); }
+bool CudnnSdpa::has(const SdpaShape& shape) const { return state_->plans.contains(shape); }
+std::int64_t CudnnSdpa::built() const { return state_->built; }
 std::int64_t CudnnSdpa::plans() const { return static_cast<std::int64_t>(state_->plans.size()); }
 
 }  // namespace keel::cuda

@@ -1,5 +1,5 @@
 // cuDNN's attention on 16-bit tensors in device memory: rows of any stride, causal or whole, equal lengths or many.
-// A plan is built once for each SdpaShape (tens of milliseconds) and kept while it is among the last kMostPlans that were used.
+// A plan is built once for each SdpaShape (tens of milliseconds) and kept while it is among the last most_plans that were used.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -52,14 +52,16 @@ class CudnnSdpa {
  public:
   static constexpr std::size_t kMostPlans = 256;
 
-  CudnnSdpa();
+  explicit CudnnSdpa(std::size_t most_plans = kMostPlans);
   ~CudnnSdpa();
 
   // Builds the plans that there are not yet, on several threads. Throws Error with cuDNN's words where it has no kernel.
   void prepare(std::span<const SdpaShape> shapes);
   void run(cudaStream_t stream, const SdpaShape& shape, const SdpaArgs& args);
   std::int64_t workspace_bytes() const;  // device memory that the plans share
-  std::int64_t plans() const;
+  bool has(const SdpaShape& shape) const;
+  std::int64_t plans() const;  // kept
+  std::int64_t built() const;  // so far
 
  private:
   struct State;

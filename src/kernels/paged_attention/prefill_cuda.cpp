@@ -116,5 +116,6 @@ void PrefillAttention::prepare_common(PrefillAttentionArgs args, std::int64_t ma
 }
 
 std::int64_t PrefillAttention::workspace_bytes() const { return state_->native ? state_->native->workspace_bytes() : 0; }
+std::int64_t PrefillAttention::plans_built() const { return state_->native ? state_->native->plans_built() : 0; }
 
 }  // namespace keel::cuda

@@ -67,6 +67,7 @@ class PrefillAttention {
   std::string plain_refusal() const;
   std::string native_refusal() const;  // fresh and gather
   std::int64_t workspace_bytes() const;  // device memory held
+  std::int64_t plans_built() const;      // by cuDNN, so far
 
  private:
   struct State;

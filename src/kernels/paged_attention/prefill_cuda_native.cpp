@@ -13,8 +13,8 @@ namespace {
 // Lengths that are multiples of this get plans of their own; others share plans for bounds of 128, 256, 512, ...
 constexpr std::int64_t kExactStep = 1024;
 constexpr std::int64_t kLeastBound = 128;
-// Of prompts of one other length that come together, as benchmarks have them, from this many rows on: plans of their own too, for
-// cuDNN's attention of many lengths takes 2 to 8 % longer.
+// Prompts of one other length that come together, as benchmarks have them, get a plan of their own from this many rows on where they
+// have earned it: cuDNN's attention of many lengths takes 5 to 7 % longer.
 constexpr std::int64_t kLeastEvenRows = 512;
 constexpr std::int64_t kLongRows = 4096;
 constexpr std::int64_t kMostLong = 8;
@@ -90,9 +90,13 @@ SdpaShape NativePrefill::shape(const PrefillAttentionArgs& args) const {
 void NativePrefill::fresh(cudaStream_t stream, const PrefillAttentionArgs& args, bool build_only) {
   std::span<const PrefillSequence> left = args.sequences;
   while (!left.empty()) {
-    std::int64_t count = even_run(left);
-    if (exact(left[0]) || (count > 1 && left[0].rows >= kLeastEvenRows)) {
-      count = sequences_of_call(left[0].rows, count);
+    std::int64_t count = sequences_of_call(left[0].rows, even_run(left));
+    bool is_exact = exact(left[0]);
+    if (!is_exact && count > 1 && left[0].rows >= kLeastEvenRows) {
+      const SdpaShape own = exact_shape(args, left.first(count), false);
+      is_exact = build_only || sdpa_.has(own) || tally_.earns(own);
+    }
+    if (is_exact) {
       run_exact(stream, args, left.first(count), false, build_only);
     } else {
       count = 1;
@@ -139,12 +143,7 @@ GatherArgs NativePrefill::pages(const PrefillAttentionArgs& args) {
           .values = values_};
 }
 
-// Sequences of the same lengths, evenly apart.
-void NativePrefill::run_exact(cudaStream_t stream,
-                              const PrefillAttentionArgs& args,
-                              std::span<const PrefillSequence> group,
-                              bool gathered,
-                              bool build_only) {
+SdpaShape NativePrefill::exact_shape(const PrefillAttentionArgs& args, std::span<const PrefillSequence> group, bool gathered) const {
   const PrefillSequence& first = group[0];
   const std::int64_t apart = group.size() > 1 ? group[1].first_row - first.first_row : first.rows;
   SdpaShape s = shape(args);
@@ -156,6 +155,17 @@ void NativePrefill::run_exact(cudaStream_t stream,
   s.q_sequence = apart * args.q_stride;
   s.kv_sequence = (gathered ? first.context : apart) * s.kv_stride;
   s.out_sequence = apart * args.out_stride;
+  return s;
+}
+
+// Sequences of the same lengths, evenly apart.
+void NativePrefill::run_exact(cudaStream_t stream,
+                              const PrefillAttentionArgs& args,
+                              std::span<const PrefillSequence> group,
+                              bool gathered,
+                              bool build_only) {
+  const PrefillSequence& first = group[0];
+  const SdpaShape s = exact_shape(args, group, gathered);
   if (build_only) return noted_.push_back(s);
   if (gathered) {
     GatherArgs all = pages(args);

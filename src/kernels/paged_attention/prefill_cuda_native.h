@@ -5,6 +5,7 @@
 
 #include "device/cuda.h"
 #include "kernels/paged_attention/cudnn_sdpa.h"
+#include "kernels/paged_attention/plan_tally.h"
 #include "kernels/paged_attention/prefill_cuda.h"
 #include "kernels/paged_attention/prefill_cuda_gather.h"
 
@@ -19,11 +20,13 @@ class NativePrefill {
   void fresh(cudaStream_t stream, const PrefillAttentionArgs& args, bool build_only);
   void gather(cudaStream_t stream, const PrefillAttentionArgs& args, bool build_only);
   void build_noted();
+  std::int64_t plans_built() const { return sdpa_.built(); }
   std::int64_t workspace_bytes() const { return workspace_.bytes() + integers_.bytes() + sdpa_.workspace_bytes(); }
 
  private:
   SdpaShape shape(const PrefillAttentionArgs& args) const;
   GatherArgs pages(const PrefillAttentionArgs& args);  // of no sequence yet, into the workspace
+  SdpaShape exact_shape(const PrefillAttentionArgs& args, std::span<const PrefillSequence> group, bool gathered) const;  // group: evenly apart
   void run_exact(cudaStream_t stream, const PrefillAttentionArgs& args, std::span<const PrefillSequence> group, bool gathered, bool build_only);
   void run_ragged(cudaStream_t stream, const PrefillAttentionArgs& args, std::span<const PrefillSequence> group, bool gathered, bool build_only);
   void run_tiles(cudaStream_t stream, const PrefillAttentionArgs& args, const PrefillSequence& sequence, bool build_only);
@@ -43,6 +46,7 @@ class NativePrefill {
   float* stats_ = nullptr;        // [merged_rows_, H]
   DeviceBuffer<std::int32_t> integers_;
   CudnnSdpa sdpa_;
+  PlanTally tally_;
   std::vector<SdpaShape> noted_;
 };
 

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <thread>
 
+#include "kernels/paged_attention/plan_tally.h"
 #include "kernels/paged_attention/prefill_cuda_scene.h"
 
 namespace keel::cuda {
@@ -193,6 +194,79 @@ TEST_F(PrefillCuda, PlansBuiltAheadServeTheCallsThatFollow) {
     const auto out = scene.run([&] { (attention.*route)(nullptr, scene.args()); });
     expect_right(scene.judge(out, CacheValues::rounded, native_p_unit(shape)), "after plans built ahead");
   }
+}
+
+TEST_F(PrefillCuda, PromptsOfOneOddLengthBuildNoPlanBeforeTheyHaveEarnedIt) {
+  PrefillShape shape{.format = {DType::f16, DType::e4m3}, .sequences = {{600, 600}, {600, 600}}};
+  PrefillScene scene(shape);
+  PrefillAttention attention(scene.layout(), shape.dtype, scene.heads(), 4096, 8 * kMiB);
+  const auto fresh = [&](PrefillScene& of) { expect_right(of.judge(of.run([&] { attention.fresh(nullptr, of.args()); }), CacheValues::rounded, native_p_unit(shape)), "two of a length"); };
+  fresh(scene);
+  EXPECT_EQ(attention.plans_built(), 1) << "of two lengths up to 1,024";
+  for (std::int64_t rows : {601, 700, 777, 1000}) {
+    shape.sequences = {{rows, rows}, {rows, rows}};
+    PrefillScene other(shape);
+    fresh(other);
+    EXPECT_EQ(attention.plans_built(), 1) << rows;
+  }
+  attention.prepare_fresh(scene.args());
+  EXPECT_EQ(attention.plans_built(), 2) << "as who prepares for a length wants one";
+  fresh(scene);
+  EXPECT_EQ(attention.plans_built(), 2);
+}
+
+TEST(PlanTally, AShapeEarnsAPlanByTheTimeItsCallsLose) {
+  PlanTally tally;
+  SdpaShape shape{.dtype = DType::f16, .heads = 32, .kv_heads = 8, .head_dim = 128, .softmax_scale = 1, .batch = 8, .q_tokens = 8100, .kv_tokens = 8100, .q_stride = 6144, .kv_stride = 6144, .out_stride = 4096};
+  EXPECT_NEAR(flop_of(shape), 4.3e12, 0.01e12);
+  const auto calls = [&](const SdpaShape& of) {
+    int n = 1;
+    while (!tally.earns(of)) ++n;
+    return n;
+  };
+  EXPECT_EQ(calls(shape), 107) << "three steps of 36 layers";
+  EXPECT_EQ(tally.shapes(), 0u);
+  EXPECT_EQ(calls(shape), 107) << "once its plan is gone it begins anew";
+  SdpaShape small = shape;
+  small.batch = 2, small.q_tokens = small.kv_tokens = 600;
+  EXPECT_GT(calls(small), 70'000);
+}
+
+TEST(PlanTally, KeepsItsLimitAndWhatIsSeenOften) {
+  PlanTally tally;
+  SdpaShape often{.dtype = DType::f16, .heads = 32, .kv_heads = 8, .head_dim = 128, .softmax_scale = 1, .batch = 2, .q_tokens = 8100, .kv_tokens = 8100, .q_stride = 6144, .kv_stride = 6144, .out_stride = 4096};
+  SdpaShape once = often;
+  int calls = 0;
+  for (bool earned = false; !earned && calls < 1000; ++calls) {
+    earned = tally.earns(often);
+    once.q_tokens = once.kv_tokens = 513 + calls;
+    EXPECT_FALSE(tally.earns(once));
+    EXPECT_LE(tally.shapes(), PlanTally::kMostShapes);
+  }
+  EXPECT_EQ(calls, 427);
+}
+
+// Three shapes where two plans are kept: each call that needs a plan again builds it, and all give what one that keeps them all gives.
+TEST_F(PrefillCuda, PlansPastTheLimitLeaveAndComeBack) {
+  const PrefillShape shape{.format = {DType::f16, DType::e4m3}, .sequences = {{128, 128}, {256, 256}, {384, 384}}};
+  PrefillScene scene(shape);
+  CudnnSdpa two(2), all;
+  const auto out_of = [&](CudnnSdpa& sdpa, std::size_t which) {
+    const PrefillAttentionArgs args = scene.args();
+    const PrefillSequence& s = args.sequences[which];
+    const auto row = [&](const void* rows, std::int64_t stride) { return static_cast<const std::uint16_t*>(rows) + s.first_row * stride; };
+    const SdpaShape of{.dtype = shape.dtype, .heads = scene.heads(), .kv_heads = shape.kv_heads, .head_dim = shape.head_dim, .softmax_scale = scene.softmax_scale(), .square = true,
+                       .q_tokens = s.rows, .kv_tokens = s.rows, .q_stride = args.q_stride, .kv_stride = args.kv_stride, .out_stride = args.out_stride,
+                       .q_sequence = s.rows * args.q_stride, .kv_sequence = s.rows * args.kv_stride, .out_sequence = s.rows * args.out_stride};
+    return scene.run([&] {
+      sdpa.run(nullptr, of, {.q = row(args.q, args.q_stride), .k = row(args.k, args.kv_stride), .v = row(args.v, args.kv_stride), .out = static_cast<std::uint16_t*>(args.out) + s.first_row * args.out_stride});
+    });
+  };
+  for (const std::size_t which : {0, 1, 0, 2, 0, 1, 2}) EXPECT_EQ(out_of(two, which), out_of(all, which)) << "sequence " << which;
+  EXPECT_EQ(two.plans(), 2);
+  EXPECT_EQ(two.built(), 5) << "0, 1, then 2 in the place of 1, 1 of 2, 2 of 0";
+  EXPECT_EQ(all.plans(), 3);
+  EXPECT_EQ(all.built(), 3);
 }
 
 TEST_F(PrefillCuda, MoreSequencesThanALaunchTakesAreServed) {
