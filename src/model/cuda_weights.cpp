@@ -5,7 +5,6 @@
 #include <initializer_list>
 #include <map>
 #include <mutex>
-#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -178,12 +177,14 @@ DeviceWeights upload_weights(const LoadedModel& model, DType dtype, WorkerPool& 
 DType device_dtype(const ModelConfig& config) { return config.dtype == DType::bf16 ? DType::bf16 : DType::f16; }
 
 std::shared_ptr<const DeviceWeights> device_weights(const LoadedModel& model, DType dtype, WorkerPool& workers) {
-  // By what the host's weights are views of, which lives as long as an executor does, so that no other model has its address.
+  // By what the host's weights are views of.
   static std::mutex mutex;
-  static std::map<std::pair<const void*, DType>, std::weak_ptr<const DeviceWeights>> uploaded;
+  static std::map<DType, std::map<std::weak_ptr<const void>, std::weak_ptr<const DeviceWeights>, std::owner_less<>>> uploaded;
   keel::check(!model.weights.owners.empty(), "a loaded model owns its weights");
   std::lock_guard lock(mutex);
-  std::weak_ptr<const DeviceWeights>& known = uploaded[{model.weights.owners.front().get(), dtype}];
+  auto& of_type = uploaded[dtype];
+  std::erase_if(of_type, [](const auto& entry) { return entry.second.expired(); });
+  std::weak_ptr<const DeviceWeights>& known = of_type[model.weights.owners.front()];
   std::shared_ptr<const DeviceWeights> weights = known.lock();
   if (!weights) known = weights = std::make_shared<DeviceWeights>(upload_weights(model, dtype, workers));
   return weights;
