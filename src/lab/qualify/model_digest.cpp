@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/sha256.h"
+#include "base/text_file.h"
 #include "files/mapped_file.h"
 
 namespace keel {
@@ -40,9 +41,10 @@ void remember(const std::string& path, const nlohmann::json& entry) {
   known[path] = entry;
   std::error_code ignored;
   fs::create_directories(file.parent_path(), ignored);
-  const fs::path fresh = file.string() + ".new";
-  std::ofstream(fresh) << known.dump(1);
-  fs::rename(fresh, file, ignored);
+  try {
+    write_text_file(file, known.dump(1, ' ', false, nlohmann::json::error_handler_t::replace));
+  } catch (const Error&) {  // it costs reading the model again
+  }
 }
 
 std::string file_digest(const fs::path& path, WorkerPool& workers) {
