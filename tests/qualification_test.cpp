@@ -38,6 +38,9 @@ TEST_F(QualifyTest, AGateThatIsLeftOrFailsKeepsTheLaterOnesFromRunning) {
   EXPECT_EQ(stopped.gates[0].verdict, Verdict::pass) << stopped.gates[0].why;
   EXPECT_EQ(stopped.gates[1].verdict, Verdict::not_reached);
   EXPECT_FALSE(fs::exists(options.output));
+  options.threads = 1;  // the record names the threads of all its items
+  EXPECT_NE(refusal().find("\"threads\":1"), std::string::npos) << refusal();
+  options.threads = 2;
 
   options.stop_after = "";
   options.load.key_bias_offsets = {{31, 300}, {30, -300}};  // the fragile twin

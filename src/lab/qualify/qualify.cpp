@@ -175,7 +175,8 @@ Qualification Run::go() {
                                              {"keel_version", options_.version},
                                              {"keel_commit", options_.commit},
                                              {"device", device},
-                                             {"cpu_target", chosen_target()}});
+                                             {"cpu_target", chosen_target()},
+                                             {"threads", workers_.threads()}});
   if (auto found = earlier()) return std::move(*found);  // another run may have ended while this one began
   if (journal.resumed() > 0) log_info("goes on with {} entries of an earlier run", journal.resumed());
   if (options_.panel.questions_file.empty()) log_info("questions: the built-in sums, which models/tiny knows; most others miss their floor and want --questions (GSM8K's form)");
