@@ -15,6 +15,7 @@
 
 #include "base/json.h"
 #include "lab/sse_reader.h"
+#include "text/unicode.h"
 
 namespace keel {
 
@@ -50,19 +51,15 @@ http::request<http::string_body> request_of(const ServerAddress& address, http::
   return request;
 }
 
-// A server's words on one line, which a terminal takes for nothing else.
-std::string plain(std::string words) {
-  for (char& c : words) c = static_cast<unsigned char>(c) < ' ' || c == 0x7f ? ' ' : c;
-  return shortened(std::move(words));
-}
+std::string plain(std::string_view words) { return shortened(plain_line(words)); }
 
 // OpenAI's {"error": {"message": …}}, or the body's beginning.
 std::string message_of(const std::string& body) {
   const Json json = Json::parse(body, nullptr, false);
   if (json.is_object() && json.contains("error")) {
     const Json& error = json["error"];
-    if (error.is_object() && error.contains("message") && error["message"].is_string()) return plain(error["message"]);
-    if (error.is_string()) return plain(error);
+    if (error.is_object() && error.contains("message") && error["message"].is_string()) return plain(error["message"].get<std::string>());
+    if (error.is_string()) return plain(error.get<std::string>());
   }
   return body.empty() ? "an empty body" : plain(body);
 }
@@ -201,7 +198,7 @@ class Load {
     if (streams) {
       events.finish();
     } else if (parser.get().result() == http::status::ok) {
-      times.error = fmt::format("wanted an event stream, found {}", content_type);
+      times.error = fmt::format("wanted an event stream, found {}", plain(content_type));
     } else {
       times.error = fmt::format("HTTP {}: {}", parser.get().result_int(), message_of(other));
     }

@@ -41,6 +41,8 @@ TEST(OpenAiLoad, CountsAsFailedWhateverDoesNotEndAsItShould) {
   EXPECT_EQ(exchange({"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n{\"error\":{\"message\":\"too long\"}}"}).error,
             "HTTP 400: too long");
   EXPECT_EQ(exchange({"HTTP/1.1 500 Internal Server Error\r\nConnection: close\r\n\r\n\x1b[2Jall\ngone"}).error, "HTTP 500:  [2Jall gone");
+  EXPECT_EQ(exchange({"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n{\"error\":{\"message\":\"too\\u009b2Jlong\"}}"}).error,
+            "HTTP 400: too 2Jlong");
   EXPECT_EQ(exchange({kStreamHead, kToken, kUsage}).error, "the stream ended without [DONE]");
   EXPECT_EQ(exchange({kStreamHead, kUsage, kDone}).error, "the stream brought no token");
   EXPECT_NE(exchange({kStreamHead, kToken, kDone}).error.find("no usage"), std::string::npos);

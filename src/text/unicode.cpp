@@ -102,6 +102,16 @@ std::string replace_invalid_utf8(std::string_view text) {
   return result;
 }
 
+std::string plain_line(std::string_view text) {
+  std::string line;
+  for (std::size_t at = 0; at < text.size();) {
+    const CodePoint c = decode_utf8(text, at);
+    append_utf8(line, category(c.value) == UTF8PROC_CATEGORY_CC ? U' ' : c.value);
+    at += static_cast<std::size_t>(c.length);
+  }
+  return line;
+}
+
 bool is_white_space(char32_t c) {
   if (c < 0x80) return c == ' ' || (c >= 9 && c <= 13);
   return c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) || c == 0x2028 ||

@@ -23,6 +23,8 @@ void append_utf8(std::string& text, char32_t value);
 bool is_valid_utf8(std::string_view text);
 // Each maximal subpart of what is not UTF-8 becomes U+FFFD.
 std::string replace_invalid_utf8(std::string_view text);
+// So, too, and control characters become blanks: one line that a terminal takes for nothing else.
+std::string plain_line(std::string_view text);
 
 bool is_white_space(char32_t c);  // the White_Space property
 bool is_letter(char32_t c);       // L*

@@ -47,7 +47,8 @@ void check_run(ArmRun& run, const CompareArm& arm, const std::vector<CompareBloc
   for (const CompareBlock& block : earlier) {
     for (const ArmRun& old : block.runs) {
       if (run.error.empty() && old.arm == run.arm && old.error.empty() && old.ran != run.ran) {
-        run.error = fmt::format("ran as {}, in block {} as {}", shortened(run.ran.dump(), 400), block.number, shortened(old.ran.dump(), 400));
+        const auto words = [](const PlanJson& ran) { return shortened(ran.dump(-1, ' ', true), 400); };  // in ASCII: some are a server's
+        run.error = fmt::format("ran as {}, in block {} as {}", words(run.ran), block.number, words(old.ran));
       }
     }
   }

@@ -13,6 +13,7 @@
 #include "lab/compare/child_process.h"
 #include "lab/openai_load.h"
 #include "lab/report.h"
+#include "text/unicode.h"
 
 namespace keel {
 namespace {
@@ -20,6 +21,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kReasonBytes = 300;
+
+std::string last_words(const std::string& log) { return shortened(plain_line(last_line(log)), kReasonBytes); }
 
 // "3, k16v8": of files that belong to a run.
 std::string run_path(const MeasureOptions& options, const CompareArm& arm, std::int64_t block, const char* ending) {
@@ -82,7 +85,7 @@ void run_to_its_end(const std::vector<std::string>& words, const std::string& lo
   ChildProcess child(words, log);
   const auto ended = child.wait(std::chrono::seconds(timeout_s));
   if (!ended) fail("no end within {} s", timeout_s);
-  if (!ended->empty()) fail("{}: {}", *ended, shortened(last_line(log), kReasonBytes));
+  if (!ended->empty()) fail("{}: {}", *ended, last_words(log));
 }
 
 void measure_keel(ArmRun& run, const ComparePlan& plan, const CompareArm& arm, std::int64_t block, std::uint64_t seed, const MeasureOptions& options) {
@@ -136,7 +139,7 @@ bool answers(const ServerAddress& address, const EndpointArm& arm) {
 void wait_for_server(ChildProcess& server, const ServerAddress& address, const EndpointArm& arm, const std::string& log) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(arm.start_timeout_s);
   for (;;) {
-    if (const auto ended = server.wait(std::chrono::milliseconds(200))) fail("the server ended before it answered: {}{}", ended->empty() ? "" : *ended + ": ", shortened(last_line(log), kReasonBytes));
+    if (const auto ended = server.wait(std::chrono::milliseconds(200))) fail("the server ended before it answered: {}{}", ended->empty() ? "" : *ended + ": ", last_words(log));
     if (answers(address, arm)) return;
     if (std::chrono::steady_clock::now() > until) fail("the server does not answer after {} s", arm.start_timeout_s);
   }
@@ -200,7 +203,7 @@ PlanJson subject_of(const ComparePlan& plan, const CompareArm& arm, const Measur
   }
   const std::string said = last_line(log);
   const PlanJson subject = json_problem(said) ? PlanJson() : PlanJson::parse(said);
-  if (!subject.is_object()) fail("{} does not say what it would run: {} ({})", arm.name, shortened(said, kReasonBytes), log);
+  if (!subject.is_object()) fail("{} does not say what it would run: {} ({})", arm.name, last_words(log), log);
   return subject;
 }
 

@@ -78,6 +78,7 @@ TEST_F(MeasureArm, TakesFiguresAndWhatRanFromTheRecord) {
 
 TEST_F(MeasureArm, AProgramThatFailsOrLeavesNothingIsAFailedRun) {
   EXPECT_EQ(run_script("echo starting; echo out of memory >&2; exit 3", good_record()).error, "exit code 3: out of memory");
+  EXPECT_EQ(run_script("printf 'gone\\033[2J\\302\\2332Jaway\\377\\n'; exit 3", good_record()).error, "exit code 3: gone [2J 2Jaway\ufffd");
   EXPECT_EQ(run_script("kill -9 $$", good_record()).error, "signal 9: ");
   EXPECT_EQ(run_script("exit 0", good_record()).error, "it left no record of its run");
   EXPECT_EQ(run_script("sleep 60", good_record(), 1).error, "no end within 1 s");
