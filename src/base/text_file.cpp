@@ -1,6 +1,7 @@
 #include "base/text_file.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -49,17 +50,27 @@ void write_all(int file, const fs::path& path, std::string_view text) {
   }
 }
 
+void sync_folder_of(const fs::path& path) {
+  const int folder = ::open(path.has_parent_path() ? path.parent_path().c_str() : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder < 0) return;  // one that may not be read
+  const bool failed = ::fsync(folder) != 0 && errno != EINVAL;  // which file systems say that cannot do it
+  ::close(folder);
+  if (failed) refuse(path);
+}
+
 void write_text_file(const fs::path& path, std::string_view text) {
-  std::error_code ignored;
-  const fs::file_type type = fs::symlink_status(path, ignored).type();
-  if (type != fs::file_type::not_found && type != fs::file_type::regular) {
-    const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  struct stat old {};
+  const bool is_there = ::lstat(path.c_str(), &old) == 0;
+  if (is_there && !S_ISREG(old.st_mode)) {
+    const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (file < 0) refuse(path);
     return write_and_close(file, path, text, false);
   }
   const fs::path fresh = fmt::format("{}.{}.new", path.string(), ::getpid());  // two runs may write it at once
-  const int file = ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  const mode_t mode = is_there ? old.st_mode & 0777 : 0666;
+  const int file = ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
   if (file < 0) refuse(path);
+  if (is_there) ::fchmod(file, mode);  // whatever the umask
   try {
     write_and_close(file, path, text, true);
     if (std::rename(fresh.c_str(), path.c_str()) != 0) refuse(path);
@@ -67,6 +78,7 @@ void write_text_file(const fs::path& path, std::string_view text) {
     ::unlink(fresh.c_str());
     throw;
   }
+  sync_folder_of(path);
 }
 
 }  // namespace keel

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -55,6 +56,19 @@ TEST_F(TextFile, WhatCannotBeWrittenLeavesTheOldFileWhole) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 1);
   EXPECT_NE(refusal(folder_ / "absent/a", "x").find("No such file or directory"), std::string::npos);
   EXPECT_NE(refusal(folder_, "x").find("Is a directory"), std::string::npos);
+}
+
+TEST_F(TextFile, AFileKeepsItsModeAndANewOneHasTheUmasks) {
+  const auto mode = [&] { return static_cast<int>(fs::status(folder_ / "a").permissions()); };
+  const mode_t before = umask(002);
+  write_text_file(folder_ / "a", "new");
+  EXPECT_EQ(mode(), 0664);
+  for (const int own : {0600, 0666, 0755}) {
+    fs::permissions(folder_ / "a", fs::perms(own));
+    write_text_file(folder_ / "a", "again");
+    EXPECT_EQ(mode(), own);
+  }
+  umask(before);
 }
 
 TEST_F(TextFile, ALinkIsWrittenThroughAndStays) {

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/sha256.h"
 #include "base/text_file.h"
 
@@ -21,11 +22,12 @@ constexpr const char* kNoLine = "no line of a journal: it has no chain";
 }  // namespace
 
 LineJournal::LineJournal(std::filesystem::path path) : path_(std::move(path)) {
-  file_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  file_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   if (file_ < 0) fail("{}: cannot be written: {}", path_.string(), std::strerror(errno));
   try {
     if (::flock(file_, LOCK_EX | LOCK_NB) != 0) fail("{}: another run is writing it", path_.string());
     read();
+    sync_folder_of(path_);  // that the file is there
   } catch (...) {
     ::close(file_);
     throw;
@@ -47,7 +49,7 @@ void LineJournal::read() {
     if (!is_chained(line)) refuse(kNoLine);
     const std::size_t key = line.rfind(kKey);
     lines_.push_back(line.substr(0, key) + "}");
-    if (chained(lines_.back()) != line) lines_.pop_back(), refuse("edited: it, or a line before it, is not what was written");
+    if (chained(lines_.back(), chain_) != line) lines_.pop_back(), refuse("edited: it, or a line before it, is not what was written");
   }
   const std::string cut_off = text.substr(whole);
   if (cut_off.empty()) return;
@@ -55,17 +57,25 @@ void LineJournal::read() {
   if (::ftruncate(file_, static_cast<off_t>(whole)) != 0) fail("{}: the line that was cut off cannot be dropped: {}", path_.string(), std::strerror(errno));
 }
 
-std::string LineJournal::chained(const std::string& object) {
+std::string LineJournal::chained(const std::string& object, std::string& chain) {
   check(object.size() > 2 && object.starts_with('{') && object.ends_with('}') && object.find('\n') == std::string::npos, "a journal's line is an object");
-  chain_ = hex(sha256(chain_ + object));
-  return object.substr(0, object.size() - 1) + std::string(kKey) + chain_ + std::string(kEnd);
+  chain = hex(sha256(chain + object));
+  return object.substr(0, object.size() - 1) + std::string(kKey) + chain + std::string(kEnd);
 }
 
 void LineJournal::append(std::span<const std::string> objects) {
-  std::string text;
-  for (const std::string& object : objects) text += chained(object) + '\n';
-  write_all(file_, path_, text);
-  if (::fdatasync(file_) != 0) fail("{}: cannot be written: {}", path_.string(), std::strerror(errno));
+  std::string text, chain = chain_;
+  for (const std::string& object : objects) text += chained(object, chain) + '\n';
+  const off_t end = ::lseek(file_, 0, SEEK_END);
+  try {
+    write_all(file_, path_, text);
+    if (::fdatasync(file_) != 0) fail("{}: cannot be written: {}", path_.string(), std::strerror(errno));
+  } catch (...) {
+    // Where this fails too, a reader cuts off what is no whole line; whole lines of the chain stand.
+    if (::ftruncate(file_, end) != 0) log_warning("{}: what was half written stays: {}", path_.string(), std::strerror(errno));
+    throw;
+  }
+  chain_ = chain;
   lines_.insert(lines_.end(), objects.begin(), objects.end());
 }
 

@@ -22,11 +22,11 @@ class LineJournal {
   LineJournal& operator=(const LineJournal&) = delete;
 
   const std::vector<std::string>& lines() const { return lines_; }  // objects without their chains; what was there and what came since
-  // Objects that are not empty, each on one line. On the disk when this returns.
+  // Objects that are not empty, each on one line. On the disk when this returns; where it throws the journal is as it was.
   void append(std::span<const std::string> objects);
 
  private:
-  std::string chained(const std::string& object);  // the line, and the chain goes on
+  static std::string chained(const std::string& object, std::string& chain);  // the line, and the chain goes on
   void read();
 
   std::filesystem::path path_;

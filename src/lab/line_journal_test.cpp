@@ -1,9 +1,11 @@
 #include "lab/line_journal.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
 
 #include "base/error.h"
@@ -92,6 +94,29 @@ TEST_F(LineJournalTest, AFileOfSomethingElseIsRefusedAndStaysAsItIs) {
     EXPECT_TRUE(refusal().starts_with(path_.string() + ":1: ")) << text << refusal();
     EXPECT_EQ(read_text_file(path_), text);
   }
+}
+
+TEST_F(LineJournalTest, WhatCannotBeWrittenLeavesTheJournalAsItWas) {
+  write_three();
+  const std::string whole = read_text_file(path_);
+  fs::remove(path_);
+  LineJournal journal(path_);
+  journal.append(std::span(objects_).first(1));
+  const std::string first = read_text_file(path_);
+  rlimit before{};
+  getrlimit(RLIMIT_FSIZE, &before);
+  const auto ignored = std::signal(SIGXFSZ, SIG_IGN);
+  for (std::size_t room = first.size(); room < whole.size(); room += 7) {
+    const rlimit small{.rlim_cur = room, .rlim_max = before.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &small);
+    EXPECT_THROW(journal.append(std::span(objects_).subspan(1)), Error);
+    setrlimit(RLIMIT_FSIZE, &before);
+    EXPECT_EQ(read_text_file(path_), first);
+    EXPECT_EQ(journal.lines().size(), 1u);
+  }
+  std::signal(SIGXFSZ, ignored);
+  journal.append(std::span(objects_).subspan(1));
+  EXPECT_EQ(read_text_file(path_), whole);
 }
 
 TEST_F(LineJournalTest, ASecondWriterIsRefused) {
