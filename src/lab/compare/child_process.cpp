@@ -10,8 +10,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include "base/error.h"
 
@@ -171,6 +174,18 @@ void ChildProcess::end() {
   if (wait(kGrace)) return;
   shutdown(channel_, SHUT_WR);
   wait(kGrace);
+}
+
+std::string program_file(const std::string& name) {
+  const char* path = std::getenv("PATH");
+  if (name.find('/') != std::string::npos || path == nullptr) return name;
+  std::istringstream folders(path);
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    const std::filesystem::path file = std::filesystem::path(folder.empty() ? "." : folder) / name;
+    std::error_code ignored;
+    if (std::filesystem::is_regular_file(file, ignored) && access(file.c_str(), X_OK) == 0) return file.string();
+  }
+  return name;
 }
 
 std::string last_line(const std::string& log_path) {

@@ -32,6 +32,9 @@ class ChildProcess {
   std::optional<std::string> ended_;
 };
 
+// Where a shell finds the program of this name: as it is where it has a slash or lies nowhere in PATH.
+std::string program_file(const std::string& name);
+
 // The last line with words of a log.
 std::string last_line(const std::string& log_path);
 

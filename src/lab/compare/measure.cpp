@@ -30,7 +30,7 @@ std::string run_path(const MeasureOptions& options, const CompareArm& arm, std::
 }
 
 std::vector<std::string> keel_words(const KeelArm& arm, const MeasureOptions& options) {
-  std::vector<std::string> words{arm.program.empty() ? options.program : arm.program, "bench", "throughput", arm.model};
+  std::vector<std::string> words{program_file(arm.program.empty() ? options.program : arm.program), "bench", "throughput", arm.model};
   words.insert(words.end(), arm.arguments.begin(), arm.arguments.end());
   return words;
 }
@@ -101,7 +101,7 @@ void measure_keel(ArmRun& run, const ComparePlan& plan, const CompareArm& arm, s
   if (const auto problem = json_problem(text)) fail("its record is not one: {}", *problem);
   take_record(run, PlanJson::parse(text), plan, planned_output(plan, random_u64(seed, 1)));
   // A build with uncommitted changes says no more than "dirty".
-  if (words[0].find('/') != std::string::npos) run.ran["program_sha256"] = hex(sha256(MappedFile(words[0]).bytes()));
+  run.ran["program_sha256"] = hex(sha256(MappedFile(words[0]).bytes()));
   if (!plan.is_gated(arm)) return;
   run.ran["subject"] = subject;
   const PlanJson& engine = run.ran.at("engine");

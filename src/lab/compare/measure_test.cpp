@@ -95,6 +95,21 @@ TEST_F(MeasureArm, AProgramThatFailsOrLeavesNothingIsAFailedRun) {
   EXPECT_FALSE(run_script("", record).figures.contains(ArmMetric::output_rate));
 }
 
+TEST_F(MeasureArm, AProgramOfPathIsTheFileThatIsHashed) {
+  const std::string before = std::getenv("PATH");
+  const std::string by_path = run_script("", good_record()).ran.at("program_sha256");
+  PlanJson json = sample_plan();
+  json["arms"][0]["keel"]["program"] = "fake.sh";
+  const ComparePlan plan = read_compare_plan(json.dump(), "plan");
+  fs::create_directories(folder_ / "first/fake.sh");  // a folder is no program
+  setenv("PATH", ((folder_ / "first").string() + ":" + folder_.string() + ":" + before).c_str(), 1);
+  const ArmRun run = measure_arm(plan, plan.arms[0], 1, {.program = "", .log_folder = folder_.string(), .api_key = ""});
+  setenv("PATH", before.c_str(), 1);
+  EXPECT_EQ(run.error, "");
+  EXPECT_EQ(run.ran.at("program_sha256"), by_path);
+  EXPECT_EQ(run.details["command"][0], (folder_ / "fake.sh").string());
+}
+
 TEST_F(MeasureArm, AProgramThatIsNotThereIsAFailedRun) {
   PlanJson json = sample_plan();
   json["arms"][0]["keel"]["program"] = "/nowhere/keel";
