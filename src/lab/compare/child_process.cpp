@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <utility>
 
 #include "base/error.h"
 
@@ -116,6 +117,14 @@ void tell(int number) { send(kChannel, &number, sizeof number, MSG_NOSIGNAL); }
   _exit(0);
 }
 
+struct Descriptor {
+  int value = -1;
+  ~Descriptor() { close(); }
+  void close() {
+    if (value >= 0) ::close(std::exchange(value, -1));
+  }
+};
+
 std::string words_of(int status) {
   if (WIFSIGNALED(status)) return fmt::format("signal {}", WTERMSIG(status));
   return WEXITSTATUS(status) == 0 ? "" : fmt::format("exit code {}", WEXITSTATUS(status));
@@ -128,20 +137,22 @@ ChildProcess::ChildProcess(const std::vector<std::string>& words, const std::str
   std::vector<char*> argv;
   for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
-  const int log = open(log_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (log < 0) fail("{}: {}", log_path, std::strerror(errno));
+  const Descriptor log{open(log_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)};
+  if (log.value < 0) fail("{}: {}", log_path, std::strerror(errno));
   int channel[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, channel) != 0) fail("socketpair: {}", std::strerror(errno));
+  Descriptor here{channel[0]}, there{channel[1]};
   guard_ = fork();
   if (guard_ < 0) fail("fork: {}", std::strerror(errno));
-  if (guard_ == 0) guard(channel[1], log, argv.data());
-  channel_ = channel[0];
-  close(channel[1]);
-  close(log);
+  if (guard_ == 0) guard(there.value, log.value, argv.data());
+  there.close();
   int reason = 0;
-  const bool told = read(channel_, &reason, sizeof reason) == sizeof reason;
-  if (told && reason == 0) return;
-  close(channel_);
+  const bool told = read(here.value, &reason, sizeof reason) == sizeof reason;
+  if (told && reason == 0) {
+    channel_ = std::exchange(here.value, -1);
+    return;
+  }
+  here.close();  // the guard is then free to end
   waitpid(guard_, nullptr, 0);
   fail("{} cannot be started: {}", words[0], told ? std::strerror(reason) : "its guard died");
 }

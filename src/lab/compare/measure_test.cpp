@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 #include <fstream>
 #include <thread>
 
+#include "base/error.h"
 #include "base/text_file.h"
 #include "lab/compare/child_process.h"
 #include "lab/compare/test_plans.h"
@@ -257,6 +259,24 @@ TEST_F(ChildTree, EndsWithTheProcessThatWantedItWhateverKillsThat) {
     waitpid(wants, nullptr, 0);
     ASSERT_EQ(pids.size(), 3u);
     expect_gone(pids);
+  }
+}
+
+TEST_F(ChildTree, WhatCannotBeStartedLeavesNoFileOpen) {
+  const auto open_files = [] { return std::distance(fs::directory_iterator("/proc/self/fd"), fs::directory_iterator()); };
+  const auto before = open_files();
+  EXPECT_THROW(ChildProcess({"/nowhere/keel"}, log()), Error);
+  EXPECT_EQ(open_files(), before);
+  const int next = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  close(next);
+  rlimit files{};
+  getrlimit(RLIMIT_NOFILE, &files);
+  for (const int more : {1, 2}) {  // the log alone, and half of the channel
+    const rlimit few{.rlim_cur = static_cast<rlim_t>(next + more), .rlim_max = files.rlim_max};
+    setrlimit(RLIMIT_NOFILE, &few);
+    EXPECT_THROW(ChildProcess({"true"}, log()), Error);
+    setrlimit(RLIMIT_NOFILE, &files);
+    EXPECT_EQ(open_files(), before);
   }
 }
 
