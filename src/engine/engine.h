@@ -6,7 +6,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -14,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/engine_options.h"
 #include "engine/request.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
@@ -22,26 +22,6 @@
 #include "text/tokenizer.h"
 
 namespace keel {
-
-struct EngineOptions {
-  std::string device = "auto";              // auto, cpu or cuda
-  std::string kv_cache_dtype = "auto";
-  // 0 = CPU: enough for max_num_seqs · max_model_len, at most 4 GiB or half of what is available; CUDA: what gpu_memory_utilization leaves
-  std::int64_t kv_cache_memory_bytes = 0;
-  double gpu_memory_utilization = 0.9;      // CUDA: share of the device's memory for weights, scratch and cache together
-  bool enforce_eager = false;               // CUDA: no graphs
-  bool attention_plans = false;             // CUDA: build the common ones at start (seconds), so that no request waits for them
-  std::int64_t max_model_len = 0;           // 0 = the model's own, cut to what the pool holds (said aloud)
-  std::int64_t max_num_seqs = 64;
-  std::int64_t max_num_batched_tokens = 0;  // 0 = 2,048 on the CPU; on CUDA 8,192, where a step of many rows is computed faster a row
-  std::int64_t block_size = 16;
-  std::int64_t max_queued = 1024;           // waiting requests past which submit refuses
-  bool enable_prefix_caching = true;
-  bool enable_chunked_prefill = true;
-  int threads = 0;
-  std::uint64_t seed = 0;                   // for requests without one
-  std::filesystem::path kv_scales;          // calibration file; empty = unit scales
-};
 
 enum class SubmitStatus { accepted, queue_full, invalid, stopping };
 struct Submitted {
