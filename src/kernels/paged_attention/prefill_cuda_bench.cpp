@@ -8,6 +8,7 @@
 // prefill_cuda_bench [SECONDS an arm [fresh | plain]]
 // The arms take turns of a few milliseconds, so that all run at one clock whatever the power limit does; longer turns differ by some 3 %
 // with one and the same kernel. Times and clocks are read on the device between turns.
+#include <cudnn.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -286,6 +287,6 @@ int main(int argc, char** argv) {
     std::printf("%s\n", found.reason.c_str());
     return 0;
   }
-  std::printf("%s; f16, 32/8 heads of 128, K16/V8 pages, random; %g s an arm\n", found.info.name.c_str(), seconds);
+  std::printf("%s, cuDNN %zu; f16, 32/8 heads of 128, K16/V8 pages, random; %g s an arm\n", found.info.name.c_str(), cudnnGetVersion(), seconds);
   keel::cuda::run(seconds, argc > 2 ? argv[2] : "");
 }
