@@ -67,7 +67,8 @@ class Bare {
               .softmax_scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)), .square = true, .batch = prompts, .q_tokens = tokens,
               .kv_tokens = tokens, .q_stride = stride, .kv_stride = stride, .out_stride = width, .q_sequence = tokens * stride,
               .kv_sequence = tokens * stride, .out_sequence = tokens * width};
-    sdpa_.prepare({&shape_, 1});
+    fill_random(stream_, qkv_.data(), DType::f16, static_cast<std::int64_t>(qkv_.size()), 2);
+    shape_ = sdpa_.in_faster_form(stream_, shape_, attention());
     for (const Product& p : products()) gemm_.prepare(stream_, args(p, 0));
     stream_.synchronize();
   }
@@ -109,14 +110,15 @@ class Bare {
   GemmArgs args(const Product& p, std::int64_t layer) {
     return {.weights = (layers_[static_cast<std::size_t>(layer % 2)].*p.matrix).view(), .x = p.x, .tokens = rows_, .out = p.out, .out_type = DType::f16};
   }
+  SdpaArgs attention() {
+    const std::int64_t width = config_.heads * config_.head_dim;
+    return {.q = qkv_.data(), .k = qkv_.data() + width, .v = qkv_.data() + width + config_.kv_heads * config_.head_dim, .out = attended_.data()};
+  }
   void run(bool with_products, bool with_attention) {
     const auto all = products();
-    const std::int64_t width = config_.heads * config_.head_dim;
     for (std::int64_t layer = 0; layer < config_.layers; ++layer) {
       if (with_products) gemm_.run(stream_, args(all[0], layer));
-      if (with_attention) {
-        sdpa_.run(stream_, shape_, {.q = qkv_.data(), .k = qkv_.data() + width, .v = qkv_.data() + width + config_.kv_heads * config_.head_dim, .out = attended_.data()});
-      }
+      if (with_attention) sdpa_.run(stream_, shape_, attention());
       if (layer + 1 == config_.layers || !with_products) continue;
       for (std::size_t i = 1; i < all.size(); ++i) gemm_.run(stream_, args(all[i], layer));
     }
@@ -145,7 +147,7 @@ void run(int argc, char** argv) {
   const KvGeometry geometry{config.layers, config.kv_heads, config.head_dim, 16};
   const KvLayout layout(parse_kv_format(argc > 5 ? argv[5] : "k16v8", DType::f16), geometry, page_order(keel::Device::cuda));
   const auto executor = make_executor(keel::Device::cuda, model, layout,
-                                      {.max_tokens = rows, .max_sequences = at_once, .max_logit_rows = at_once, .max_context = tokens, .graphs = false}, workers);
+                                      {.max_tokens = rows, .max_sequences = at_once, .max_logit_rows = at_once, .max_context = tokens, .graphs = false, .attention_plans = true}, workers);
   const std::int64_t pages_each = (tokens + 15) / 16;
   KvPool pool(layout, KvScales::unit(geometry), prompts * pages_each * layout.page_bytes(), page_memory(keel::Device::cuda));
   executor->bind(pool);

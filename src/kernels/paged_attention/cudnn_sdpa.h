@@ -26,7 +26,7 @@ struct SdpaShape {
   float softmax_scale;
   SdpaLengths lengths = SdpaLengths::exact;
   bool causal = true;   // bottom-right: the last row sees every key
-  bool square = false;  // every sequence has as many rows as tokens
+  bool square = false;  // every sequence has as many rows as tokens: the mask is given as top-left, which means the same
   bool stats = false;   // also the rows' log-sum-exp
   std::int64_t batch = 1, q_tokens, kv_tokens;
   std::int64_t q_stride, kv_stride, out_stride;                    // between tokens
@@ -59,6 +59,9 @@ class CudnnSdpa {
   void prepare(std::span<const SdpaShape> shapes);
   void run(cudaStream_t stream, const SdpaShape& shape, const SdpaArgs& args);
   std::int64_t workspace_bytes() const;  // device memory that the plans share
+  // Of exact lengths, as many rows as tokens: the shape in the form of the causal mask (`square`) that takes less time on these tensors,
+  // measured in turns. The forms mean the same; H200, 8 x 8,192: cuDNN 9.14 takes 2 % longer for bottom-right, 9.19 3 % for top-left.
+  SdpaShape in_faster_form(cudaStream_t stream, const SdpaShape& shape, const SdpaArgs& args);
   bool has(const SdpaShape& shape) const;
   std::int64_t plans() const;  // kept
   std::int64_t built() const;  // so far

@@ -86,9 +86,12 @@ void PrefillAttention::prepare_gather(const PrefillAttentionArgs& args) {
   state_->served().build_noted();
 }
 
+void PrefillAttention::choose_mask(const PrefillAttentionArgs& args, std::int64_t rows) { state_->served().choose_mask(args, rows); }
+
 void PrefillAttention::prepare_common(PrefillAttentionArgs args, std::int64_t max_rows, std::int64_t max_context) {
   constexpr std::int64_t kLongest = 8192, kLeast = 128, kStep = 1024, kMostChunks = 16;
   NativePrefill& native = state_->served();
+  if (const std::int64_t rows = std::min({kLongest, max_rows, max_context}) / kStep * kStep; rows > 0) native.choose_mask(args, rows);
   std::vector<PrefillSequence> sequences;
   const auto note = [&](std::int64_t count, std::int64_t rows, std::int64_t context, bool are_equal = true) {
     if (rows < 1 || count * rows > max_rows || context > max_context) return;

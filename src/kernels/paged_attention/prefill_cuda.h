@@ -59,8 +59,11 @@ class PrefillAttention {
   // Builds what the first such call would build (tens of milliseconds a plan): lengths and strides matter, pointers do not.
   void prepare_fresh(const PrefillAttentionArgs& args);
   void prepare_gather(const PrefillAttentionArgs& args);
-  // Builds the plans of the common calls of up to max_rows rows: prompts of up to 8,192 tokens in batches, chunks of max_rows, and
-  // single prompts behind a prefix. `args` as in a call, without sequences.
+  // Times the two forms of a causal mask over a prompt of `rows` rows of args' tensors, which it reads and overwrites: for fresh prompts they
+  // mean the same, and which is faster depends on cuDNN's version.
+  void choose_mask(const PrefillAttentionArgs& args, std::int64_t rows);
+  // Chooses the mask, then builds the plans of the common calls of up to max_rows rows: prompts of up to 8,192 tokens in batches, chunks of max_rows, and
+  // single prompts behind a prefix. `args` as in a call of max_rows rows, without sequences.
   void prepare_common(PrefillAttentionArgs args, std::int64_t max_rows, std::int64_t max_context);
 
   // Empty where the route serves this geometry; else the missing cell, named.

@@ -1,5 +1,6 @@
 // Prefill attention on CUDA, 32 query over 8 KV heads of 128, f16 model, K16/V8 cache, one set of random values for every arm:
-//   bare    cuDNN on contiguous q, k, v, a plan for exactly these lengths; of mixed prompts, each as its share of eight of its length
+//   bare    cuDNN on contiguous q, k, v, a plan for exactly these lengths, in the form of the mask that takes less time; of mixed prompts,
+//           each as its share of eight of its length
 //   same    the same on the fused rows that fresh reads
 //   fresh   PrefillAttention::fresh on fused rows         gather  PrefillAttention::gather
 //   write   rope_write with rounding, alone               turn    the same with nothing to store or round: norms and RoPE
@@ -17,6 +18,7 @@
 #include <cstdlib>
 #include <functional>
 #include <numeric>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -121,14 +123,14 @@ Case mixed(const std::vector<std::int64_t>& lengths) {
   return c;
 }
 
-SdpaShape exact_shape(float scale, std::int64_t batch, std::int64_t rows, std::int64_t context, bool is_fused) {
+SdpaShape exact_shape(float scale, std::int64_t batch, std::int64_t rows, std::int64_t context, bool is_fused, bool top_left) {
   const std::int64_t q_stride = is_fused ? kStride : kQWidth, kv_stride = is_fused ? kStride : kKvWidth;
   return {.dtype = DType::f16,
           .heads = kHeads,
           .kv_heads = kKvHeads,
           .head_dim = kDim,
           .softmax_scale = scale,
-          .square = rows == context,
+          .square = top_left,
           .batch = batch,
           .q_tokens = rows,
           .kv_tokens = context,
@@ -201,6 +203,22 @@ void run(double seconds, const std::string& only) {
   CudnnSdpa sdpa;
   Clock clock(stream);
   const float scale = 1.0f / std::sqrt(static_cast<float>(kDim));
+  const auto args_of = [&](std::span<const PrefillSequence> sequences) {
+    return PrefillAttentionArgs{.dtype = DType::f16,
+                                .q = fused.data(),
+                                .q_stride = kStride,
+                                .out = out.data(),
+                                .out_stride = kQWidth,
+                                .heads = kHeads,
+                                .softmax_scale = scale,
+                                .kv = view,
+                                .page_table = page_table.data(),
+                                .page_table_stride = 512,
+                                .sequences = sequences,
+                                .k = fused.data() + kQWidth,
+                                .v = fused.data() + kQWidth + kKvWidth,
+                                .kv_stride = kStride};
+  };
   std::vector<Case> cases = {even(8, 8192, 8192), even(7, 8192, 8192), even(1, 8192, 8192), even(8, 1024, 1024), even(8, 8100, 8100), even(8, 1000, 1000),
                              mixed({8100, 7000, 6500, 4100, 3000, 1500, 700, 300}), mixed({8191, 8100, 7999, 7801, 7777, 7650, 7500, 7301}),
                              mixed({1100, 900, 850, 700, 613, 411, 350, 201})};
@@ -208,8 +226,10 @@ void run(double seconds, const std::string& only) {
     for (const Case& c : {even(1, 4096, 8192), even(4, 512, 8192), even(4, 256, 8192), even(4, 64, 8192), even(4, 16, 8192), even(1, 256, 8192), even(1, 64, 8192)}) cases.push_back(c);
   }
   if (only == "plain") cases = {even(4, 8192, 8192), even(4, 256, 8192)};
+  attention.choose_mask(args_of({}), 8192);
   for (const Case& c : cases) {
     std::vector<PrefillSequence> sequences;
+    std::string forms_told;
     std::int64_t rows = 0;
     double flop = 0;  // of the scores that the mask leaves, and of their values
     for (const auto& [n, context] : c.sequences) {
@@ -217,39 +237,35 @@ void run(double seconds, const std::string& only) {
       rows += n;
       flop += 4.0 * kQWidth * (static_cast<double>(context - n) * static_cast<double>(n) + 0.5 * static_cast<double>(n * (n + 1)));
     }
-    const PrefillAttentionArgs args{.dtype = DType::f16,
-                                    .q = fused.data(),
-                                    .q_stride = kStride,
-                                    .out = out.data(),
-                                    .out_stride = kQWidth,
-                                    .heads = kHeads,
-                                    .softmax_scale = scale,
-                                    .kv = view,
-                                    .page_table = page_table.data(),
-                                    .page_table_stride = 512,
-                                    .sequences = sequences,
-                                    .k = fused.data() + kQWidth,
-                                    .v = fused.data() + kQWidth + kKvWidth,
-                                    .kv_stride = kStride};
+    const PrefillAttentionArgs args = args_of(sequences);
     const auto [first_rows, first_context] = c.sequences.front();
     const bool is_fresh = first_rows == first_context, is_even = std::ranges::count(c.sequences, c.sequences.front()) == std::ssize(c.sequences);
-    std::vector<SdpaShape> bare_shapes, same_shapes;
     const std::int64_t batch = is_even ? std::ssize(c.sequences) : 8;
-    for (std::size_t i = 0; i < (is_even ? 1 : c.sequences.size()); ++i) {
-      bare_shapes.push_back(exact_shape(scale, batch, c.sequences[i].first, c.sequences[i].second, false));
-      same_shapes.push_back(exact_shape(scale, batch, c.sequences[i].first, c.sequences[i].second, true));
-    }
-    sdpa.prepare(bare_shapes);
+    const auto exact_shapes = [&](bool is_fused, bool top_left) {
+      std::vector<SdpaShape> shapes;
+      for (std::size_t i = 0; i < (is_even ? 1 : c.sequences.size()); ++i) shapes.push_back(exact_shape(scale, batch, c.sequences[i].first, c.sequences[i].second, is_fused, top_left));
+      sdpa.prepare(shapes);
+      return shapes;
+    };
     const SdpaArgs bare_args{.q = contiguous.data(), .k = contiguous.data() + kMostTokens * kQWidth, .v = contiguous.data() + kMostTokens * (kQWidth + kKvWidth), .out = out.data()};
     const SdpaArgs same_args{.q = args.q, .k = args.k, .v = args.v, .out = out.data()};
     const double share = is_even ? 1 : 1.0 / 8;
+    const auto exact = [&](std::string name, std::vector<SdpaShape> shapes, const SdpaArgs& tensors) {
+      return Arm{std::move(name), [&, shapes = std::move(shapes)] { for (const SdpaShape& s : shapes) sdpa.run(stream, s, tensors); }, share};
+    };
     std::vector<Arm> arms;
-    arms.push_back({"bare", [&] { for (const SdpaShape& s : bare_shapes) sdpa.run(stream, s, bare_args); }, share});
+    bool top_left = false;
+    if (is_fresh && only != "plain") {
+      std::vector<Arm> forms = {exact("bottom-right", exact_shapes(false, false), bare_args), exact("top-left", exact_shapes(false, true), bare_args)};
+      clock.measure(forms, seconds / 2);
+      top_left = forms[1].ms < forms[0].ms;
+      forms_told = fmt::format(", bare {}: {:.4f} ms, {} {:.4f}", forms[top_left].name, forms[top_left].ms, forms[!top_left].name, forms[!top_left].ms);
+    }
+    arms.push_back(exact("bare", exact_shapes(false, top_left), bare_args));
     GatherArgs expand{.dtype = DType::f16, .kv = view, .page_table = args.page_table, .page_table_stride = args.page_table_stride, .keys = gathered.data(), .values = gathered.data() + kWorkspace / 2};
     if (is_fresh) {
-      sdpa.prepare(same_shapes);
       attention.prepare_fresh(args);
-      arms.push_back({"same", [&] { for (const SdpaShape& s : same_shapes) sdpa.run(stream, s, same_args); }, share});
+      arms.push_back(exact("same", exact_shapes(true, top_left), same_args));
       arms.push_back({"fresh", [&] { attention.fresh(stream, args); }});
       arms.push_back({"write", [&] { write(rows, true); }});
       arms.push_back({"turn", [&] { write(rows, false); }});
@@ -262,7 +278,7 @@ void run(double seconds, const std::string& only) {
     }
     if (only == "plain") arms = {{"plain", [&] { attention.plain(stream, args); }}};
     clock.measure(arms, seconds);
-    std::printf("%s\n", c.name.c_str());
+    std::printf("%s%s\n", c.name.c_str(), forms_told.c_str());
     for (const Arm& arm : arms) {
       std::printf("  %-6s %8.4f ms (%.4f-%.4f) %5.0f MHz", arm.name.c_str(), arm.ms, arm.least, arm.most, arm.mhz);
       if (arm.bytes > 0) std::printf(" %7.1f GB/s", arm.bytes * 1e-6 / arm.ms);

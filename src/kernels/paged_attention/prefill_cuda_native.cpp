@@ -16,6 +16,7 @@ constexpr std::int64_t kLeastBound = 128;
 // Prompts of one other length that come together, as benchmarks have them, get a plan of their own from this many rows on where they
 // have earned it: cuDNN's attention of many lengths takes 5 to 7 % longer.
 constexpr std::int64_t kLeastEvenRows = 512;
+constexpr std::int64_t kMaskTile = 128;  // past whole tiles the top-left form was the faster in every cuDNN
 constexpr std::int64_t kLongRows = 4096;
 constexpr std::int64_t kMostLong = 8;
 constexpr std::int64_t kMostMergedRows = 2048;
@@ -129,6 +130,12 @@ void NativePrefill::gather(cudaStream_t stream, const PrefillAttentionArgs& args
   }
 }
 
+void NativePrefill::choose_mask(const PrefillAttentionArgs& args, std::int64_t rows) {
+  const PrefillSequence whole{.first_row = 0, .rows = rows, .context = rows, .table_row = 0};
+  const Stream stream;
+  top_left_ = sdpa_.in_faster_form(stream, exact_shape(args, {&whole, 1}, false), {.q = args.q, .k = args.k, .v = args.v, .out = args.out}).square;
+}
+
 void NativePrefill::build_noted() {
   sdpa_.prepare(noted_);
   noted_.clear();
@@ -150,7 +157,7 @@ SdpaShape NativePrefill::exact_shape(const PrefillAttentionArgs& args, std::span
   s.batch = std::ssize(group);
   s.q_tokens = first.rows;
   s.kv_tokens = first.context;
-  s.square = first.rows == first.context;
+  s.square = first.rows == first.context && (top_left_ || first.rows % kMaskTile != 0);
   if (!gathered) s.kv_stride = args.kv_stride;
   s.q_sequence = apart * args.q_stride;
   s.kv_sequence = (gathered ? first.context : apart) * s.kv_stride;

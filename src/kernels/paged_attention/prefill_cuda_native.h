@@ -20,6 +20,7 @@ class NativePrefill {
   void fresh(cudaStream_t stream, const PrefillAttentionArgs& args, bool build_only);
   void gather(cudaStream_t stream, const PrefillAttentionArgs& args, bool build_only);
   void build_noted();
+  void choose_mask(const PrefillAttentionArgs& args, std::int64_t rows);
   std::int64_t plans_built() const { return sdpa_.built(); }
   std::int64_t workspace_bytes() const { return workspace_.bytes() + integers_.bytes() + sdpa_.workspace_bytes(); }
 
@@ -47,6 +48,7 @@ class NativePrefill {
   DeviceBuffer<std::int32_t> integers_;
   CudnnSdpa sdpa_;
   PlanTally tally_;
+  bool top_left_ = true;  // the form of the causal mask over whole tiles of square attention, where both mean the same
   std::vector<SdpaShape> noted_;
 };
 

@@ -246,6 +246,39 @@ TEST(PlanTally, KeepsItsLimitAndWhatIsSeenOften) {
   EXPECT_EQ(calls, 427);
 }
 
+// Whichever form this cuDNN's version makes it take: both are right, and the choice is one of them.
+TEST_F(PrefillCuda, EitherFormOfASquareMaskIsRight) {
+  const PrefillShape shape{.format = {DType::f16, DType::e4m3}, .sequences = {{1024, 1024}, {1024, 1024}, {1000, 1000}}};
+  PrefillScene scene(shape);
+  PrefillAttention attention(scene.layout(), shape.dtype, scene.heads(), 4096, 8 * kMiB);
+  const auto right = [&] { expect_right(scene.judge(scene.run([&] { attention.fresh(nullptr, scene.args()); }), CacheValues::rounded, native_p_unit(shape)), "a square mask"); };
+  right();
+  EXPECT_EQ(attention.plans_built(), 2);
+  attention.choose_mask(scene.args(), 1024);
+  EXPECT_EQ(attention.plans_built(), 4) << "one prompt, both forms";
+  right();
+
+  PrefillShape two = shape;
+  two.sequences.pop_back();
+  PrefillScene square(two);
+  const PrefillAttentionArgs args = square.args();
+  const std::int64_t rows = 1024, first = args.sequences[0].first_row, apart = args.sequences[1].first_row - first;
+  SdpaShape of{.dtype = shape.dtype, .heads = square.heads(), .kv_heads = shape.kv_heads, .head_dim = shape.head_dim, .softmax_scale = square.softmax_scale(), .batch = 2, .q_tokens = rows,
+               .kv_tokens = rows, .q_stride = args.q_stride, .kv_stride = args.kv_stride, .out_stride = args.out_stride, .q_sequence = apart * args.q_stride,
+               .kv_sequence = apart * args.kv_stride, .out_sequence = apart * args.out_stride};
+  const auto row = [&](const void* of_rows, std::int64_t stride) { return static_cast<const std::uint16_t*>(of_rows) + first * stride; };
+  const SdpaArgs tensors{.q = row(args.q, args.q_stride), .k = row(args.k, args.kv_stride), .v = row(args.v, args.kv_stride), .out = static_cast<std::uint16_t*>(args.out) + first * args.out_stride};
+  CudnnSdpa sdpa;
+  for (const bool top_left : {false, true}) {
+    of.square = top_left;
+    expect_right(square.judge(square.run([&] { sdpa.run(nullptr, of, tensors); }), CacheValues::rounded, native_p_unit(shape)), top_left ? "top-left" : "bottom-right");
+  }
+  const Stream stream;
+  const SdpaShape faster = sdpa.in_faster_form(stream, of, tensors);
+  std::printf("of 2 x 1,024: the %s form\n", faster.square ? "top-left" : "bottom-right");
+  EXPECT_EQ(sdpa.built(), 2);
+}
+
 // Three shapes where two plans are kept: each call that needs a plan again builds it, and all give what one that keeps them all gives.
 TEST_F(PrefillCuda, PlansPastTheLimitLeaveAndComeBack) {
   const PrefillShape shape{.format = {DType::f16, DType::e4m3}, .sequences = {{128, 128}, {256, 256}, {384, 384}}};
