@@ -20,6 +20,12 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// Memory of the host or of a device that is not to be had. In a step it ends the requests that wanted it, not the engine.
+class OutOfMemory : public Error {
+ public:
+  using Error::Error;
+};
+
 #ifndef __CUDACC__
 // Throws Error with a formatted message.
 template <class... Args>

@@ -22,7 +22,7 @@ void* allocate_aligned(std::size_t bytes, const char* what) {
   const std::size_t rounded = (bytes + alignment - 1) / alignment * alignment;
   void* memory = rounded < bytes ? nullptr : std::aligned_alloc(alignment, rounded);
   if (memory == nullptr) {
-    fail("out of memory: {} wants {}", what, format_bytes(static_cast<std::int64_t>(bytes)));
+    throw OutOfMemory(fmt::format("out of memory: {} wants {}", what, format_bytes(static_cast<std::int64_t>(bytes))));
   }
   if (on_huge_pages(bytes)) madvise(memory, rounded, MADV_HUGEPAGE);  // a wish; refusal costs only speed
   return memory;

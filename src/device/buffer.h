@@ -9,7 +9,7 @@
 
 namespace keel {
 
-// 64-byte aligned; past 4 MiB on huge pages where the kernel gives them. Throws Error when memory is short.
+// 64-byte aligned; past 4 MiB on huge pages where the kernel gives them. Throws OutOfMemory when it is short.
 void* allocate_aligned(std::size_t bytes, const char* what);
 void free_aligned(void* memory, std::size_t bytes);
 

@@ -12,7 +12,10 @@ std::string version_text(int version) { return fmt::format("{}.{}", version / 10
 }  // namespace
 
 void failed(cudaError_t error, const char* what, const char* file, int line) {
-  fail("CUDA: {}: {} ({}; {}:{})", what, cudaGetErrorString(error), cudaGetErrorName(error), file, line);
+  const std::string message = fmt::format("CUDA: {}: {} ({}; {}:{})", what, cudaGetErrorString(error), cudaGetErrorName(error), file, line);
+  if (error != cudaErrorMemoryAllocation) throw Error(message);
+  cudaGetLastError();  // clears it
+  throw OutOfMemory(message);
 }
 
 FoundDevice find_device() {
@@ -58,9 +61,9 @@ void* allocate(MemoryKind kind, std::size_t bytes, const char* what) {
   if (error == cudaErrorMemoryAllocation) {
     cudaGetLastError();
     if (kind == MemoryKind::device) {
-      fail("{} wants {} of device memory; {} are free", what, format_bytes(bytes), format_bytes(free_device_bytes()));
+      throw OutOfMemory(fmt::format("{} wants {} of device memory; {} are free", what, format_bytes(bytes), format_bytes(free_device_bytes())));
     }
-    fail("{} wants {} of pinned host memory, which is not to be had", what, format_bytes(bytes));
+    throw OutOfMemory(fmt::format("{} wants {} of pinned host memory, which is not to be had", what, format_bytes(bytes)));
   }
   check(error, what);
   return memory;

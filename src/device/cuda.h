@@ -14,7 +14,7 @@
 
 namespace keel::cuda {
 
-// Throws Error naming the call and CUDA's own words.
+// Throws Error, or OutOfMemory where that is what CUDA says, naming the call and CUDA's own words.
 [[noreturn]] void failed(cudaError_t error, const char* what, const char* file, int line);
 inline void check(cudaError_t error, const char* what, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   if (error != cudaSuccess) [[unlikely]] failed(error, what, file, line);
@@ -43,7 +43,7 @@ FoundDevice find_device();
 std::int64_t free_device_bytes();
 
 enum class MemoryKind { device, pinned };  // pinned: host memory that the device can copy from and to without staging
-// 256-byte aligned, uninitialised. Throws Error naming `what` and the bytes that are free.
+// 256-byte aligned, uninitialised. Throws OutOfMemory naming `what` and the bytes that are free.
 void* allocate(MemoryKind kind, std::size_t bytes, const char* what);
 void release(MemoryKind kind, void* memory);
 

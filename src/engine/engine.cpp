@@ -27,6 +27,7 @@ struct Engine::Inbox {
 namespace {
 
 constexpr std::int64_t kCpuBatchedTokens = 2048, kCudaBatchedTokens = 8192;
+constexpr const char* kNoMemory = "the server ran out of memory while it computed this request";
 constexpr std::int64_t kLogitRows = 64;  // rows of the vocabulary held at once, unless more sequences run
 
 Output output_of(const Sequence& sequence) {
@@ -79,6 +80,7 @@ Engine::Engine(LoadedModel model,
                              .graphs = !options_.enforce_eager,
                              .attention_plans = options_.attention_plans},
                             workers_);
+  if (options_.wrap_executor) executor_ = options_.wrap_executor(std::move(executor_));
   pool_ = std::make_unique<KvPool>(layout, std::move(scales), pool_bytes(device, layout, options_, context), page_memory(device));
   executor_->bind(*pool_);
   if (pool_->slots() < context) {
@@ -225,7 +227,10 @@ void Engine::step() {
       sampled = sample_batch(batch, result);
       report_prompts(batch);
     } catch (const std::bad_alloc&) {
-      fail_batch(batch, "the server ran out of memory while it computed this request");
+      fail_batch(batch, kNoMemory);
+      return publish_stats();
+    } catch (const OutOfMemory& error) {
+      fail_batch(batch, fmt::format("{}: {}", kNoMemory, error.what()));
       return publish_stats();
     }
     scheduler_->commit(batch);

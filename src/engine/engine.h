@@ -55,8 +55,8 @@ class Engine {
   void cancel(RequestId id);  // takes effect at the next step; the sink is not called again. Unknown ids are ignored.
 
   bool has_work() const;
-  // Next batch -> rows -> forward -> sample -> commit and emit. Memory that runs out while the batch is computed ends the
-  // batch's sequences with FinishReason::error and nothing else. Any other exception leaves the engine unusable.
+  // Next batch -> rows -> forward -> sample -> commit and emit. Memory, the host's or the device's, that runs out while the batch
+  // is computed ends the batch's sequences with FinishReason::error and nothing else. Any other exception leaves the engine unusable.
   void step();
   void wait_for_work(std::chrono::milliseconds timeout);  // returns when there is work, on stop(), or after the timeout
   void stop();  // no further submits; what runs goes on

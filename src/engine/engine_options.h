@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <memory>
 #include <string>
 
 #include "kv/layout.h"
@@ -29,6 +31,7 @@ struct EngineOptions {
   int threads = 0;
   std::uint64_t seed = 0;                   // for requests without one
   std::filesystem::path kv_scales;          // calibration file; empty = unit scales
+  std::function<std::unique_ptr<Executor>(std::unique_ptr<Executor>)> wrap_executor = {};  // of tests: what stands before the device's own
 };
 
 // These throw OptionError naming the flag.

@@ -67,6 +67,7 @@ struct Collected {
   std::vector<float> logprobs;
   FinishReason finish = FinishReason::none;
   bool engine_failed = false;
+  std::string error;
   std::int64_t cached = 0;
   std::vector<TokenReport> prompt_reports;
 };
@@ -78,6 +79,7 @@ OutputSink into(Collected& collected) {
     if (!output.prompt_reports.empty()) collected.prompt_reports = output.prompt_reports;
     collected.finish = output.finish;
     collected.engine_failed = output.engine_failed;
+    collected.error = output.error;
     collected.cached = output.cached_tokens;
   };
 }
@@ -298,6 +300,63 @@ TEST(Engine, SurvivesMemoryThatRunsOutWhileABatchIsComputed) {
     EXPECT_EQ(engine->stats().pages_held, 0);
   }
   EXPECT_GE(survived, 5);
+}
+
+// Before the device's own: throws instead of some forwards.
+class ThrowingExecutor final : public Executor {
+ public:
+  ThrowingExecutor(std::unique_ptr<Executor> own, std::function<void()>& before) : own_(std::move(own)), before_(before) {}
+  void bind(KvPool& pool) override { own_->bind(pool); }
+  StepResult forward(const StepRows& rows, std::span<const std::optional<DeviceSampling>> sampling) override {
+    before_();
+    return own_->forward(rows, sampling);
+  }
+  std::span<const float> logits(std::span<const std::int64_t> rows) override { return own_->logits(rows); }
+  std::int64_t max_logit_rows() const override { return own_->max_logit_rows(); }
+  std::int64_t scratch_bytes() const override { return own_->scratch_bytes(); }
+  std::string description() const override { return own_->description(); }
+  void probe_attention(AttentionProbe* probe) override { own_->probe_attention(probe); }
+  void store(std::int64_t layer, std::span<const float> k, std::span<const float> v, std::span<const std::int64_t> slots) override {
+    own_->store(layer, k, v, slots);
+  }
+
+ private:
+  std::unique_ptr<Executor> own_;
+  std::function<void()>& before_;
+};
+
+TEST(Engine, DeviceMemoryThatRunsOutInAStepEndsItsRequestsAlone) {
+  auto roomy = engine_with({.max_num_seqs = 2});
+  const Collected expected = run_alone(*roomy, request_of(prompt_of(40, 1), 6));
+  std::function<void()> before = [] {};
+  auto engine = engine_with({.max_num_seqs = 2, .wrap_executor = [&](std::unique_ptr<Executor> own) { return std::make_unique<ThrowingExecutor>(std::move(own), before); }});
+  // In the prompts' step and in a decode step of the same two.
+  for (const int good_steps : {0, 3}) {
+    std::vector<Collected> running(2);
+    Collected waiting;
+    for (Collected& collected : running) engine->submit(request_of(prompt_of(40, 1), 6), into(collected));
+    engine->submit(request_of(prompt_of(40, 1), 6), into(waiting));
+    for (int i = 0; i < good_steps; ++i) engine->step();
+    before = [] { throw OutOfMemory("a workspace wants 2 GiB of device memory; 1 GiB are free"); };
+    engine->step();
+    before = [] {};
+    for (const Collected& collected : running) {
+      EXPECT_EQ(collected.finish, FinishReason::error);
+      EXPECT_TRUE(collected.engine_failed);
+      EXPECT_NE(collected.error.find("out of memory"), std::string::npos) << collected.error;
+      EXPECT_NE(collected.error.find("a workspace wants 2 GiB"), std::string::npos) << collected.error;
+      EXPECT_EQ(static_cast<int>(collected.tokens.size()), good_steps);
+    }
+    EXPECT_EQ(waiting.finish, FinishReason::none);
+    run(*engine);
+    expect_same(expected, waiting, "who waited");
+    EXPECT_EQ(engine->stats().pages_held, 0);
+  }
+  EXPECT_EQ(engine->stats().finished.at("error"), 4);
+  Collected other;
+  engine->submit(request_of(prompt_of(40, 1), 6), into(other));
+  before = [] { throw Error("the device is lost"); };
+  EXPECT_THROW(engine->step(), Error) << "what is not a want of memory ends the engine";
 }
 
 TEST(Engine, ChoicesOfOneRequestShareItsPromptAndDrawApart) {

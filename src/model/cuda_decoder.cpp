@@ -172,7 +172,22 @@ void CudaDecoder::stage(const StepRows& rows) {
         "copy of the page tables");
 }
 
-StepResult CudaDecoder::forward(const StepRows& rows, std::span<const std::optional<DeviceSampling>> sampling) {
+// Where a launch throws, those before it still read what the next step's host would overwrite.
+StepResult CudaDecoder::forward(const StepRows& rows, std::span<const std::optional<DeviceSampling>> sampling) try {
+  return step(rows, sampling);
+} catch (...) {
+  cudaStreamSynchronize(stream_);
+  throw;
+}
+
+std::span<const float> CudaDecoder::logits(std::span<const std::int64_t> rows) try {
+  return launch_logits(rows);
+} catch (...) {
+  cudaStreamSynchronize(stream_);
+  throw;
+}
+
+StepResult CudaDecoder::step(const StepRows& rows, std::span<const std::optional<DeviceSampling>> sampling) {
   const ProfileRange range("step");
   const auto tokens = static_cast<std::int64_t>(rows.tokens.size()), outputs = static_cast<std::int64_t>(rows.logit_rows.size());
   keel::check(outputs <= limits_.max_logit_rows, "more logit rows than the decoder's scratch holds");
@@ -243,7 +258,7 @@ void CudaDecoder::capture(std::int64_t bucket) {
   graphs_[bucket] = StepGraph(stream_, [&] { launch_decode(bucket); });
 }
 
-std::span<const float> CudaDecoder::logits(std::span<const std::int64_t> rows) {
+std::span<const float> CudaDecoder::launch_logits(std::span<const std::int64_t> rows) {
   const auto count = static_cast<std::int64_t>(rows.size());
   keel::check(count <= limits_.max_logit_rows, "more logit rows than the decoder's scratch holds");
   if (count == 0) return {};

@@ -47,6 +47,8 @@ class CudaDecoder final : public Executor {
   void store(std::int64_t layer, std::span<const float> k, std::span<const float> v, std::span<const std::int64_t> slots) override;
 
  private:
+  StepResult step(const StepRows& rows, std::span<const std::optional<DeviceSampling>> sampling);
+  std::span<const float> launch_logits(std::span<const std::int64_t> rows);
   void stage(const StepRows& rows);
   void replay(std::int64_t tokens);
   void pad(std::int64_t tokens, std::int64_t bucket);
