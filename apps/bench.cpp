@@ -107,6 +107,7 @@ void add_engine_flags(CLI::App& command, ModelFlags& model, EngineFlags& engine)
   model.add_to(command);
   engine.add_to(command);
   command.get_option("--enable-prefix-caching")->description("Reuse the pages of equal prefixes (off)");
+  command.add_flag("--profile-routes", engine.options.profile_routes, "CUDA: time each way through attention by itself, between events and without graphs: slower");
   command.get_option("--seed")->description("Seed of the prompts, and of sampling");
 }
 
@@ -116,6 +117,24 @@ void check_fits(const Engine& engine, const RandomWorkload& workload) {
     throw CLI::ValidationError(fmt::format("prompts of up to {} and answers of up to {} tokens do not fit the longest context of {}",
                                            workload.longest_input(), workload.longest_output(), longest));
   }
+}
+
+GpuWatch::GpuWatch(EngineOptions& options) {
+  const Device device = choose_device(options.device);
+  options.device = device == Device::cuda ? "cuda" : "cpu";
+  if (device == Device::cpu) return;
+  monitor_ = std::make_unique<GpuMonitor>(device_bus_id(device));
+  read_bytes_per_s_ = device_read_rate(device);
+}
+
+void GpuWatch::start() {
+  if (monitor_) monitor_->start();
+}
+
+std::optional<GpuRun> GpuWatch::stop() {
+  if (!monitor_) return std::nullopt;
+  std::vector<GpuReading> readings = monitor_->stop();
+  return GpuRun{monitor_->problem(), monitor_->driver(), monitor_->power_limit_w(), std::move(readings), read_bytes_per_s_};
 }
 
 bool report_failures(std::span<const RequestTimes> requests) {

@@ -5,9 +5,12 @@
 
 #include <cstdint>
 #include <fstream>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "device/gpu_monitor.h"
 #include "lab/report.h"
 #include "lab/workload.h"
 #include "options.h"
@@ -55,6 +58,19 @@ RecordJson limits_as_json(const EngineOptions& options);
 // Prefix caching is off unless asked for: random prompts have none to share, and repeats must not find each other's.
 void add_engine_flags(CLI::App& command, ModelFlags& model, EngineFlags& engine);
 void check_fits(const Engine& engine, const RandomWorkload& workload);
+
+// Watches the GPU that an engine is measured on; nothing where that is the CPU.
+class GpuWatch {
+ public:
+  // Before the engine is opened, whose device this chooses, while there is memory to measure the rate of reading.
+  explicit GpuWatch(EngineOptions& options);
+  void start();
+  std::optional<GpuRun> stop();
+
+ private:
+  std::unique_ptr<GpuMonitor> monitor_;
+  double read_bytes_per_s_ = 0;
+};
 
 // Says how many requests failed and why, each reason once; true when there are any.
 bool report_failures(std::span<const RequestTimes> requests);

@@ -29,6 +29,7 @@ struct Measured {
   double duration_s = 0;
   std::int64_t preemptions = 0;
   RouteCounts routes;
+  RouteSeconds route_seconds;
 
   void add(OfflineRun&& run) {
     latencies_s.push_back(run.duration_s);
@@ -37,16 +38,18 @@ struct Measured {
     duration_s += run.duration_s;
     preemptions += run.preemptions;
     for (const auto& [route, rows] : run.routes) routes[route] += rows;
+    for (const auto& [route, seconds] : run.route_seconds) route_seconds[route] += seconds;
   }
 };
 
-void report(const LatencyFlags& flags, const Engine& engine, const Measured& measured, std::int64_t run, RecordFile& file) {
+void report(const LatencyFlags& flags, const Engine& engine, const Measured& measured, const std::optional<GpuRun>& gpu, std::int64_t run, RecordFile& file) {
   const MetricChoice choice = flags.bench.metric_choice();
   const Attestation& attestation = engine.attestation();
   const Sample latency(measured.latencies_s);
   RunFigures figures = figures_of(measured.requests, measured.duration_s);
   figures.peak_concurrent = flags.batch.prompts;  // iterations share a clock's zero, not their time
   const Phases phases = phases_of(measured.steps);
+  const StepWork work = work_of(engine.config(), attestation);
 
   fmt::print("Avg latency: {:.6f} seconds\nStd latency: {:.6f} seconds\n", latency.mean(), latency.stddev());
   for (const double percent : kLatencyPercentiles) fmt::print("{:g}% percentile latency: {:.6f} seconds\n", percent, latency.percentile(percent));
@@ -56,7 +59,9 @@ void report(const LatencyFlags& flags, const Engine& engine, const Measured& mea
   block.row("Failed requests", figures.failed);
   block.add_requests(figures);
   block.add_metrics(figures, choice);
-  block.add_phases(phases, attestation);
+  block.add_phases(phases, work, gpu);
+  block.add_route_seconds(measured.route_seconds);
+  if (gpu) block.add_gpu(*gpu);
   fmt::print("{}", block.text());
   std::fflush(stdout);
   if (measured.preemptions > 0) {
@@ -66,6 +71,7 @@ void report(const LatencyFlags& flags, const Engine& engine, const Measured& mea
 
   RecordJson record = record_head("latency", run);
   record["engine"] = as_json(attestation);
+  record["gpu"] = as_json(gpu);
   record["limits"] = limits_as_json(engine.options());
   record["seed"] = flags.engine.options.seed;
   record["workload"] = as_json(flags.batch);
@@ -73,10 +79,11 @@ void report(const LatencyFlags& flags, const Engine& engine, const Measured& mea
   record["workload"]["warmup_iterations"] = flags.warmups;
   record["figures"] = as_json(figures, choice);
   record["latency"] = as_json(latency, kLatencyPercentiles);
-  record["prefill_steps"] = as_json(phases.prefill, attestation);
-  record["decode_steps"] = as_json(phases.decode, attestation);
+  record["prefill_steps"] = prefill_as_json(phases.prefill, work);
+  record["decode_steps"] = decode_as_json(phases.decode, work, gpu);
   record["preemptions"] = measured.preemptions;
   record["attention_rows"] = measured.routes;
+  record["attention_route_seconds"] = measured.route_seconds.empty() ? RecordJson() : RecordJson(measured.route_seconds);
   record["latencies_s"] = measured.latencies_s;
   record["requests"] = requests_as_json(measured.requests, flags.bench.save_detailed);
   if (flags.bench.save_detailed) record["steps"] = steps_as_json(measured.steps);
@@ -91,6 +98,7 @@ void latency(LatencyFlags& flags) {
   }
   options.max_queued = std::max(options.max_queued, flags.batch.prompts);
   RecordFile file(flags.bench.output_json);
+  GpuWatch gpu(options);
   const std::unique_ptr<Engine> engine = open_engine(flags.model, flags.engine);
   print_attestation(engine->attestation());
   flags.batch.vocabulary = engine->config().vocabulary;
@@ -105,8 +113,9 @@ void latency(LatencyFlags& flags) {
   for (std::int64_t i = 0; i < flags.warmups; ++i) next(), progress.advance(1);
   for (std::int64_t run = 1; run <= flags.bench.repeat; ++run) {
     Measured measured;
+    gpu.start();
     for (std::int64_t i = 0; i < flags.iterations; ++i) measured.add(next()), progress.advance(1);
-    report(flags, *engine, measured, run, file);
+    report(flags, *engine, measured, gpu.stop(), run, file);
     failed |= report_failures(measured.requests);
   }
   if (failed) throw CLI::RuntimeError(1);

@@ -20,7 +20,7 @@ struct SweepFlags {
   std::string output, csv;
 };
 
-RecordJson record_of(const SweepFlags& flags, const Attestation& engine, const SweepMeasure& measure, std::int64_t repeat) {
+RecordJson record_of(const SweepFlags& flags, const Attestation& engine, const SweepMeasure& measure, const std::optional<GpuRun>& gpu, std::int64_t repeat) {
   RecordJson record = record_head("sweep", repeat);
   record["context"] = measure.cell.context;
   record["batch"] = measure.cell.batch;
@@ -30,6 +30,7 @@ RecordJson record_of(const SweepFlags& flags, const Attestation& engine, const S
   record["median_step_ms"] = measure.median_step_s * 1e3;
   record["mean_context"] = measure.mean_context;
   record["engine"] = as_json(engine);
+  record["gpu"] = as_json(gpu);
   record["limits"] = limits_as_json(flags.engine.options);
   record["seed"] = flags.engine.options.seed;
   return record;
@@ -70,6 +71,7 @@ void sweep(SweepFlags& flags) {
   options.max_queued = std::max(options.max_queued, what.batches.back());
   RecordFile records(flags.output);
   CsvFile csv(flags.csv);
+  GpuWatch gpu(options);
   const std::unique_ptr<Engine> engine = open_engine(flags.model, flags.engine);
   options = engine->options();  // its defaults included
   const Attestation& attestation = engine->attestation();
@@ -92,9 +94,10 @@ void sweep(SweepFlags& flags) {
     for (const SweepCell& cell : sweep_order(what, repeat)) {
       const std::uint64_t seed = random_u64(random_u64(what.seed, static_cast<std::uint64_t>(repeat)), ++number << 32);
       if (cell_problem(cell, what, options, attestation)) continue;
+      gpu.start();
       const SweepMeasure measure = measure_cell(*engine, cell, what, options, seed);
       csv.line(fmt::format("{},{},{:.6g},{},{},{:.6g},{:.6g}", cell.context, cell.batch, measure.tokens_per_s(), repeat, measure.steps, measure.median_step_s * 1e3, measure.mean_context));
-      records.add(record_of(flags, attestation, measure, repeat));
+      records.add(record_of(flags, attestation, measure, gpu.stop(), repeat));
       progress.advance(1);
     }
   }

@@ -20,11 +20,12 @@ struct ThroughputFlags {
   bool subject = false;
 };
 
-void report(const ThroughputFlags& flags, const Engine& engine, const OfflineRun& done, std::int64_t run, RecordFile& file) {
+void report(const ThroughputFlags& flags, const Engine& engine, const OfflineRun& done, const std::optional<GpuRun>& gpu, std::int64_t run, RecordFile& file) {
   const MetricChoice choice = flags.bench.metric_choice();
   const Attestation& attestation = engine.attestation();
   const RunFigures figures = figures_of(done.requests, done.duration_s);
   const Phases phases = phases_of(done.steps);
+  const StepWork work = work_of(engine.config(), attestation);
 
   fmt::print("Throughput: {:.2f} requests/s, {:.2f} total tokens/s, {:.2f} output tokens/s\n", figures.requests_per_s(),
              figures.total_tokens_per_s(), figures.output_tokens_per_s());
@@ -34,23 +35,27 @@ void report(const ThroughputFlags& flags, const Engine& engine, const OfflineRun
   block.row("Failed requests", figures.failed);
   block.add_requests(figures);
   block.add_metrics(figures, choice);
-  block.add_phases(phases, attestation);
+  block.add_phases(phases, work, gpu);
+  block.add_route_seconds(done.route_seconds);
   block.row("Preemptions", done.preemptions);
+  if (gpu) block.add_gpu(*gpu);
   fmt::print("{}", block.text());
   std::fflush(stdout);
 
   RecordJson record = record_head("throughput", run);
   record["engine"] = as_json(attestation);
+  record["gpu"] = as_json(gpu);
   record["limits"] = limits_as_json(engine.options());
   record["seed"] = flags.engine.options.seed;
   record["workload"] = as_json(flags.workload.random);
   record["workload"]["temperature"] = flags.bench.temperature;
   record["workload"]["warmup_prompts"] = flags.warmups;
   record["figures"] = as_json(figures, choice);
-  record["prefill_steps"] = as_json(phases.prefill, attestation);
-  record["decode_steps"] = as_json(phases.decode, attestation);
+  record["prefill_steps"] = prefill_as_json(phases.prefill, work);
+  record["decode_steps"] = decode_as_json(phases.decode, work, gpu);
   record["preemptions"] = done.preemptions;
   record["attention_rows"] = done.routes;
+  record["attention_route_seconds"] = done.route_seconds.empty() ? RecordJson() : RecordJson(done.route_seconds);
   record["prefix_hit_tokens"] = done.prefix_hits;
   record["requests"] = requests_as_json(done.requests, flags.bench.save_detailed);
   if (flags.bench.save_detailed) record["steps"] = steps_as_json(done.steps);
@@ -63,6 +68,7 @@ void throughput(ThroughputFlags& flags) {
   RandomWorkload& workload = flags.workload.random;
   options.max_queued = std::max({options.max_queued, workload.prompts, flags.warmups});
   RecordFile file(flags.bench.output_json);
+  GpuWatch gpu(options);
   const std::unique_ptr<Engine> engine = open_engine(flags.model, flags.engine);
   print_attestation(engine->attestation());
   workload.vocabulary = engine->config().vocabulary;
@@ -77,8 +83,9 @@ void throughput(ThroughputFlags& flags) {
   ProgressBar progress("requests", flags.bench.repeat * workload.prompts);
   for (std::int64_t run = 1; run <= flags.bench.repeat; ++run) {
     const std::vector<WorkItem> items = random_items(workload, random_u64(options.seed, run));
+    gpu.start();
     const OfflineRun done = run_offline(*engine, items, flags.bench.temperature, [&] { progress.advance(1); });
-    report(flags, *engine, done, run, file);
+    report(flags, *engine, done, gpu.stop(), run, file);
     failed |= report_failures(done.requests);
   }
   if (failed) throw CLI::RuntimeError(1);

@@ -10,6 +10,7 @@
 #include "lab/openai_load.h"
 #include "lab/report.h"
 #include "server_fixture.h"
+#include "test_device.h"
 
 namespace keel {
 namespace {
@@ -40,7 +41,8 @@ TEST_F(OfflineRunTest, AccountsForEveryTokenAndStep) {
   EXPECT_EQ(phases.decode.steps, 11);
   EXPECT_EQ(phases.decode.rows, 6 * 11);
   // A decode step reads what was cached before it and the row it adds: 41 tokens, then 42, … 51.
-  EXPECT_EQ(phases.decode.context_tokens, 6 * (41 + 51) * 11 / 2);
+  EXPECT_EQ(phases.decode.attended_tokens, 6 * (41 + 51) * 11 / 2);
+  EXPECT_EQ(phases.prefill.attended_tokens, 6 * 40 * 41 / 2);  // each row to those before it and itself
   EXPECT_LE(phases.prefill.seconds + phases.decode.seconds, outside_s);
   EXPECT_LE(run.duration_s, outside_s);
   EXPECT_GE(run.duration_s, figures.e2el_s.percentile(100));
@@ -57,6 +59,7 @@ TEST_F(OfflineRunTest, SplitsPromptsWhereStepsAreSmall) {
   EXPECT_EQ(decode, 6 * 11);
   EXPECT_GE(phases.prefill.steps, 6 * 40 / 16);
   EXPECT_EQ(phases.prefill.rows + phases.decode.rows, prefill + decode);
+  EXPECT_EQ(phases.prefill.attended_tokens + phases.decode.attended_tokens, 6 * (40 * 41 + (41 + 51) * 11) / 2);
 }
 
 TEST_F(OfflineRunTest, SaysWhatTheEngineRefuses) {
@@ -151,8 +154,23 @@ class BenchProgramTest : public ServerTest {
     for (std::string line; std::getline(in, line);) list.push_back(RecordJson::parse(line));
     return list;
   }
-  const std::string tiny_ = tiny_model().string() + " -t 2 --kv-cache-memory-bytes 32MiB ";
+  const std::string tiny_ = tiny_model().string() + " -t 2 --kv-cache-memory-bytes 32MiB --device " + test_device_name() + " ";
 };
+
+// Null on the CPU, which has no such driver.
+void expect_gpu(const RecordJson& gpu) {
+  if (test_device() == Device::cpu) {
+    EXPECT_TRUE(gpu.is_null()) << gpu;
+    return;
+  }
+  EXPECT_FALSE(gpu["driver"].get<std::string>().empty()) << gpu;
+  EXPECT_GE(gpu["readings"], 2);
+  EXPECT_GT(gpu["read_gb_per_s"], 100);
+  for (const char* figure : {"sm_mhz", "memory_mhz", "power_w", "temperature_c"}) {
+    EXPECT_GT(gpu[figure]["min"], 0) << gpu;
+    EXPECT_LE(gpu[figure]["median"], gpu[figure]["max"]) << gpu;
+  }
+}
 
 TEST_F(BenchProgramTest, LatencyLeavesARecordOfEachRun) {
   const auto file = folder_ / "latency.jsonl";
@@ -173,13 +191,35 @@ TEST_F(BenchProgramTest, LatencyLeavesARecordOfEachRun) {
     EXPECT_EQ(record["figures"]["output_tokens"], 3 * 8 * 4);
     EXPECT_EQ(record["decode_steps"]["steps"], 4 * 7);
     EXPECT_EQ(record["requests"][0]["token_s"].size(), 8u);
-    EXPECT_GT(record["decode_steps"]["bytes_per_step"], record["engine"]["weight_bytes"]);
+    const std::int64_t read = record["engine"]["weight_bytes"].get<std::int64_t>() - record["engine"]["unread_embedding_bytes"].get<std::int64_t>();
+    EXPECT_GT(record["decode_steps"]["bytes_per_step"], read);
+    EXPECT_GT(record["prefill_steps"]["tflop_per_s"], 0);
+    expect_gpu(record["gpu"]);
     double sum = 0;
     for (const double seconds : record["latencies_s"]) sum += seconds;
     EXPECT_NEAR(record["latency"]["mean_ms"], sum / 4 * 1e3, 1e-6);
     EXPECT_NE(record["command_line"].get<std::string>().find("--seed 7"), std::string::npos);
   }
   EXPECT_EQ(list[1]["run"], 2);
+}
+
+TEST_F(BenchProgramTest, RoutesAreTimedWhereThereAreSeveral) {
+  const auto file = folder_ / "routes.jsonl";
+  const Ran ran = run("latency " + tiny_ + "--profile-routes --batch-size 2 --input-len 40 --output-len 4 --num-iters-warmup 0 --num-iters 1 --output-json " + file.string());
+  if (test_device() == Device::cpu) {
+    EXPECT_EQ(ran.code, 2) << ran.err;
+    EXPECT_NE(ran.err.find("--profile-routes"), std::string::npos) << ran.err;
+    return;
+  }
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  const RecordJson record = records(file).at(0);
+  const RecordJson& seconds = record["attention_route_seconds"];
+  EXPECT_GT(seconds["decode"], 0) << seconds;
+  EXPECT_LT(seconds["decode"], record["decode_steps"]["seconds"]);
+  double prompts = 0;
+  for (const auto& [route, one] : seconds.items()) prompts += route == "decode" ? 0 : one.get<double>();
+  EXPECT_GT(prompts, 0) << seconds;
+  EXPECT_LT(prompts, record["prefill_steps"]["seconds"]);
 }
 
 TEST_F(BenchProgramTest, ThroughputCountsAllRequests) {

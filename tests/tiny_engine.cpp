@@ -1,5 +1,7 @@
 #include "tiny_engine.h"
 
+#include "test_device.h"
+
 namespace keel {
 
 std::filesystem::path tiny_model() {
@@ -13,6 +15,7 @@ std::filesystem::path tiny_model() {
 std::unique_ptr<Engine> tiny_engine(EngineOptions options) {
   if (options.kv_cache_memory_bytes == 0) options.kv_cache_memory_bytes = 64 << 20;
   if (options.threads == 0) options.threads = 2;
+  if (options.device == "auto") options.device = test_device_name();
   std::shared_ptr<const Tokenizer> tokenizer = load_tokenizer(tiny_model());
   return std::make_unique<Engine>(load_model(find_model(tiny_model().string()), {}), tokenizer, "tiny", options);
 }

@@ -14,6 +14,7 @@ namespace keel {
 // Empty where the model is not at hand.
 std::filesystem::path tiny_model();
 
+// On the tests' device.
 std::unique_ptr<Engine> tiny_engine(EngineOptions options = {});
 ChatTemplate tiny_chat_template(const Engine& engine);
 

@@ -3,11 +3,17 @@
 #include <nvtx3/nvToolsExt.h>
 
 #include "base/bytes.h"
+#include "device/gpu_monitor.h"
 
 namespace keel::cuda {
 namespace {
 
 std::string version_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
+
+const std::string& driver_version(const std::string& bus_id) {
+  static const std::string version = GpuMonitor(bus_id).driver();  // the same for every GPU
+  return version;
+}
 
 }  // namespace
 
@@ -31,6 +37,8 @@ FoundDevice find_device() {
   int driver = 0, runtime = 0;
   check(cudaDriverGetVersion(&driver), "driver version");
   check(cudaRuntimeGetVersion(&runtime), "runtime version");
+  char bus_id[32] = "";
+  check(cudaDeviceGetPCIBusId(bus_id, sizeof(bus_id), 0), "bus id of device 0");
   found.info = {.name = properties.name,
                 .major = properties.major,
                 .minor = properties.minor,
@@ -38,7 +46,9 @@ FoundDevice find_device() {
                 .memory_bytes = static_cast<std::int64_t>(properties.totalGlobalMem),
                 .l2_bytes = properties.l2CacheSize,
                 .driver = version_text(driver),
-                .runtime = version_text(runtime)};
+                .runtime = version_text(runtime),
+                .driver_version = driver_version(bus_id),
+                .bus_id = bus_id};
   if (properties.major != 9 || properties.minor != 0) {
     found.reason = fmt::format("{} has compute capability {}.{}: keel's CUDA kernels are built for 9.0 (Hopper) alone",
                                properties.name, properties.major, properties.minor);

@@ -29,7 +29,9 @@ struct DeviceInfo {
   int major = 0, minor = 0;  // compute capability
   int multiprocessors = 0;
   std::int64_t memory_bytes = 0, l2_bytes = 0;
-  std::string driver, runtime;  // "13.0"
+  std::string driver, runtime;  // the CUDA that they are for: "13.0"
+  std::string driver_version;   // "580.159.04"; empty where NVML is not there to ask
+  std::string bus_id;           // "0000:18:00.0"
 };
 
 // Of device 0 as CUDA_VISIBLE_DEVICES shows it. `reason` says why there is none that keel can use.

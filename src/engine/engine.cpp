@@ -30,6 +30,13 @@ constexpr std::int64_t kCpuBatchedTokens = 2048, kCudaBatchedTokens = 8192;
 constexpr const char* kNoMemory = "the server ran out of memory while it computed this request";
 constexpr std::int64_t kLogitRows = 64;  // rows of the vocabulary held at once, unless more sequences run
 
+// Bytes of an embedding that no product reads, as the device stores it.
+std::int64_t unread_embedding_bytes(const LoadedModel& model, Device device) {
+  const WeightMatrix &embedding = model.weights.embedding, &head = model.weights.head;
+  if (embedding.data == head.data) return 0;
+  return device == Device::cuda ? embedding.rows * embedding.columns * 2 : embedding.bytes();
+}
+
 Output output_of(const Sequence& sequence) {
   return {.choice = sequence.choice,
           .admitted = *sequence.admitted,
@@ -59,6 +66,7 @@ Engine::Engine(LoadedModel model,
   const Device device = choose_device(options_.device);
   if (options_.max_num_batched_tokens == 0) options_.max_num_batched_tokens = device == Device::cuda ? kCudaBatchedTokens : kCpuBatchedTokens;
   check_options(options_);
+  if (options_.profile_routes && device != Device::cuda) refuse_option("--profile-routes times the ways through attention on --device cuda; the CPU has one");
   const ModelConfig& config = model_.config;
   const KvGeometry geometry{config.layers, config.kv_heads, config.head_dim, options_.block_size};
   const KvLayout layout(parse_kv_format(options_.kv_cache_dtype, config.dtype), geometry, page_order(device));
@@ -77,8 +85,9 @@ Engine::Engine(LoadedModel model,
                              .max_sequences = options_.max_num_seqs,
                              .max_logit_rows = std::max(options_.max_num_seqs, kLogitRows),
                              .max_context = context,
-                             .graphs = !options_.enforce_eager,
-                             .attention_plans = options_.attention_plans},
+                             .graphs = !options_.enforce_eager && !options_.profile_routes,
+                             .attention_plans = options_.attention_plans,
+                             .profile_routes = options_.profile_routes},
                             workers_);
   if (options_.wrap_executor) executor_ = options_.wrap_executor(std::move(executor_));
   pool_ = std::make_unique<KvPool>(layout, std::move(scales), pool_bytes(device, layout, options_, context), page_memory(device));
@@ -115,6 +124,7 @@ Engine::Engine(LoadedModel model,
                   .weight_bytes = model_.weights.bytes,
                   .scratch_bytes = executor_->scratch_bytes(),
                   .max_model_len = context,
+                  .unread_embedding_bytes = unread_embedding_bytes(model_, device),
                   .device = executor_->description(),
                   .cpu_target = chosen_target(),
                   .threads = workers_.threads()};
@@ -221,9 +231,10 @@ void Engine::step() {
   const Batch batch = scheduler_->next();
   if (!batch.empty()) {
     std::vector<Sampled> sampled;
+    StepResult result;
     try {  // none of this changes what the scheduler or the pool knows
       gather_rows(batch);
-      const StepResult result = executor_->forward(rows_, device_samplings(batch));
+      result = executor_->forward(rows_, device_samplings(batch));
       sampled = sample_batch(batch, result);
       report_prompts(batch);
     } catch (const std::bad_alloc&) {
@@ -234,7 +245,7 @@ void Engine::step() {
       return publish_stats();
     }
     scheduler_->commit(batch);
-    count_rows(batch, sampled);
+    count_rows(batch, sampled, result.routed);
     emit(batch, sampled);
   }
   publish_stats();
@@ -429,7 +440,7 @@ void Engine::finished(FinishReason reason) {
   --inbox_->alive;
 }
 
-void Engine::count_rows(const Batch& batch, const std::vector<Sampled>& sampled) {
+void Engine::count_rows(const Batch& batch, const std::vector<Sampled>& sampled, std::span<const RoutedSequence> routed) {
   std::lock_guard lock(stats_mutex_);
   ++stats_.steps;
   for (std::size_t i = 0; i < batch.entries.size(); ++i) {
@@ -437,9 +448,11 @@ void Engine::count_rows(const Batch& batch, const std::vector<Sampled>& sampled)
     // After commit: a decode entry has computed all that was known, more than its prompt.
     const bool decode = tokens == 1 && sequence->computed > sequence->prompt_tokens;
     (decode ? stats_.decode_rows : stats_.prefill_rows) += tokens;
+    stats_.attended_tokens += tokens * (sequence->computed - tokens) + tokens * (tokens + 1) / 2;
     stats_.generation_tokens += sampled[i].token >= 0;
     if (wants_logits && sequence->output_tokens() == 0) {
       stats_.prompt_tokens += sequence->prompt_tokens;
+      if (!routed.empty()) ++stats_.prompt_routes[fmt::format("{}: {}", name(routed[i].route), routed[i].reason)];
       if (options_.enable_prefix_caching && !sequence->request->sampling.prompt_logprobs) {
         stats_.prefix_queries += sequence->prompt_tokens;
         stats_.prefix_hits += sequence->cached_prompt_tokens;
@@ -461,6 +474,7 @@ void Engine::publish_stats() {
   stats_.pages_total = pool_->pages();
   stats_.preemptions = scheduler_->preemptions();
   stats_.routes = executor_->routes();
+  stats_.route_seconds = executor_->route_seconds();
 }
 
 }  // namespace keel

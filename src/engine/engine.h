@@ -36,6 +36,7 @@ struct Attestation {
   KvFormat format;
   std::string scales;  // KvScales::description()
   std::int64_t bytes_per_token, pages, page_size, slots, pool_bytes, weight_bytes, scratch_bytes, max_model_len;
+  std::int64_t unread_embedding_bytes;  // of weight_bytes: an embedding that is not the head too, of which a step reads its rows' alone
   std::string device;      // executor's description
   std::string cpu_target;  // the CPU kernels' instruction set
   int threads;
@@ -74,7 +75,7 @@ class Engine {
   std::vector<TokenId> forbidden(const Sequence& sequence) const;
   std::vector<Sampled> sample_batch(const Batch& batch, const StepResult& result);
   void report_prompts(const Batch& batch);
-  void count_rows(const Batch& batch, const std::vector<Sampled>& sampled);
+  void count_rows(const Batch& batch, const std::vector<Sampled>& sampled, std::span<const RoutedSequence> routed);
   void emit(const Batch& batch, const std::vector<Sampled>& sampled);
   void fail_batch(const Batch& batch, const std::string& reason);
   Output commit_token(Sequence& sequence, const Sampled& sampled);

@@ -20,6 +20,7 @@ struct EngineOptions {
   std::int64_t kv_cache_memory_bytes = 0;
   double gpu_memory_utilization = 0.9;      // CUDA: share of the device's memory for weights, scratch and cache together
   bool enforce_eager = false;               // CUDA: no graphs
+  bool profile_routes = false;              // CUDA: time each way through attention by itself; no graphs
   bool attention_plans = false;             // CUDA: build the common ones at start (seconds), so that no request waits for them
   std::int64_t max_model_len = 0;           // 0 = the model's own, cut to what the pool holds (said aloud)
   std::int64_t max_num_seqs = 64;

@@ -23,8 +23,11 @@ struct EngineStats {
   std::int64_t steps = 0;
   std::int64_t prefill_rows = 0;       // rows computed, by kind
   std::int64_t decode_rows = 0;
+  std::int64_t attended_tokens = 0;    // tokens that each computed row attended to, itself included, summed
   std::map<std::string, std::int64_t> finished;  // by reason
-  std::map<std::string, std::int64_t> routes;    // rows of attention by "route: reason"; devices with several routes
+  // On devices with several ways through attention, by "route: reason": rows, and prompts, each counted once by the way of its last rows.
+  std::map<std::string, std::int64_t> routes, prompt_routes;
+  std::map<std::string, double> route_seconds;   // of the device, by route; with EngineOptions::profile_routes
 };
 
 }  // namespace keel

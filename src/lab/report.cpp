@@ -32,6 +32,23 @@ const Sample& sample_of(const RunFigures& figures, Metric metric) {
   return figures.ttft_s;
 }
 
+struct GpuFigure {
+  const char *name, *heading;
+  double GpuReading::*member;
+};
+constexpr GpuFigure kGpuFigures[] = {{"sm_mhz", "SM clock (MHz)", &GpuReading::sm_mhz},
+                                     {"memory_mhz", "Memory clock (MHz)", &GpuReading::memory_mhz},
+                                     {"power_w", "Power (W)", &GpuReading::power_w},
+                                     {"temperature_c", "Temperature (C)", &GpuReading::temperature_c}};
+
+Sample sample_of(const GpuRun& gpu, double GpuReading::*member) {
+  std::vector<double> values;
+  for (const GpuReading& reading : gpu.readings) {
+    if (!std::isnan(reading.*member)) values.push_back(reading.*member);
+  }
+  return Sample(std::move(values));
+}
+
 std::string upper(std::string_view word) {
   std::string result(word);
   for (char& c : result) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
@@ -70,6 +87,8 @@ void ResultBlock::row(std::string_view what, double value) {
   text_ += fmt::format("{:<40} {}\n", fmt::format("{}:", what), number);
 }
 
+void ResultBlock::row(std::string_view what, std::string_view value) { text_ += fmt::format("{:<40} {}\n", fmt::format("{}:", what), value); }
+
 std::string ResultBlock::text() const { return text_ + std::string(kWidth, '=') + '\n'; }
 
 void ResultBlock::add_requests(const RunFigures& figures) {
@@ -93,21 +112,44 @@ void ResultBlock::add_metrics(const RunFigures& figures, const MetricChoice& cho
   }
 }
 
-void ResultBlock::add_phases(const Phases& phases, const Attestation& attestation) {
+void ResultBlock::add_phases(const Phases& phases, const StepWork& work, const std::optional<GpuRun>& gpu) {
   const PhaseFigures &prefill = phases.prefill, &decode = phases.decode;
   section("Prefill steps (some with decode rows)");
   row("Steps", prefill.steps);
   row("Time (s)", prefill.seconds);
   row("Throughput (tok/s)", prefill.rows_per_s());
   row("Median step (ms)", prefill.step_s.median() * 1e3);
+  row("Arithmetic (TFLOP/s)", prefill.flops_per_s(work) / 1e12);
   section("Decode steps");
   row("Steps", decode.steps);
   row("Time (s)", decode.seconds);
   row("Throughput (tok/s)", decode.rows_per_s());
   row("Median step (ms)", decode.step_s.median() * 1e3);
   row("Mean sequences in a step", decode.rows_per_step());
-  row("Weights and cache a step (MB)", decode.bytes_per_step(attestation) / 1e6);
-  row("Bandwidth (GB/s)", decode.bytes_per_s(attestation) / 1e9);
+  row("Weights and cache a step (MB)", decode.bytes_per_step(work) / 1e6);
+  row("Bandwidth (GB/s)", decode.bytes_per_s(work) / 1e9);
+  if (gpu && gpu->read_bytes_per_s > 0) {
+    row("A kernel that only reads (GB/s)", gpu->read_bytes_per_s / 1e9);
+    row("Share of that (%)", 100 * decode.bytes_per_s(work) / gpu->read_bytes_per_s);
+  }
+}
+
+void ResultBlock::add_route_seconds(const RouteSeconds& seconds) {
+  if (seconds.empty()) return;
+  section("Attention by route");
+  for (const auto& [route, one] : seconds) row(fmt::format("{} (s)", route), one);
+}
+
+void ResultBlock::add_gpu(const GpuRun& gpu) {
+  section("GPU (begin, min, median, max, end)");
+  if (!gpu.problem.empty()) return row("Not known", std::string_view(gpu.problem));
+  row("Driver", std::string_view(gpu.driver));
+  for (const GpuFigure& figure : kGpuFigures) {
+    const Sample sample = sample_of(gpu, figure.member);
+    row(figure.heading, std::string_view(fmt::format("{:.0f}, {:.0f}, {:.0f}, {:.0f}, {:.0f}", gpu.readings.front().*figure.member, sample.percentile(0), sample.median(),
+                                                     sample.percentile(100), gpu.readings.back().*figure.member)));
+  }
+  row("Power limit (W)", gpu.power_limit_w);
 }
 
 RecordJson as_json(const Sample& seconds, std::span<const double> percentiles) {
@@ -134,15 +176,49 @@ RecordJson as_json(const RunFigures& figures, const MetricChoice& choice) {
   return json;
 }
 
-RecordJson as_json(const PhaseFigures& phase, const Attestation& attestation) {
+RecordJson as_json(const std::optional<GpuRun>& gpu) {
+  if (!gpu) return nullptr;
+  const RecordJson read = gpu->read_bytes_per_s > 0 ? RecordJson(gpu->read_bytes_per_s / 1e9) : RecordJson();
+  if (!gpu->problem.empty()) return {{"problem", gpu->problem}, {"read_gb_per_s", read}};
+  RecordJson json = {{"driver", gpu->driver}, {"power_limit_w", gpu->power_limit_w}, {"readings", gpu->readings.size()}};
+  for (const GpuFigure& figure : kGpuFigures) {
+    const Sample sample = sample_of(*gpu, figure.member);
+    json[figure.name] = {{"begin", gpu->readings.front().*figure.member},
+                         {"min", sample.percentile(0)},
+                         {"median", sample.median()},
+                         {"max", sample.percentile(100)},
+                         {"end", gpu->readings.back().*figure.member}};
+  }
+  json["read_gb_per_s"] = read;
+  return json;
+}
+
+namespace {
+
+RecordJson steps_of(const PhaseFigures& phase) {
   return {{"steps", phase.steps},
           {"seconds", phase.seconds},
           {"rows", phase.rows},
           {"rows_per_s", phase.rows_per_s()},
           {"rows_per_step", phase.rows_per_step()},
-          {"median_step_ms", phase.step_s.median() * 1e3},
-          {"bytes_per_step", phase.bytes_per_step(attestation)},
-          {"gb_per_s", phase.bytes_per_s(attestation) / 1e9}};
+          {"median_step_ms", phase.step_s.median() * 1e3}};
+}
+
+}  // namespace
+
+RecordJson prefill_as_json(const PhaseFigures& phase, const StepWork& work) {
+  RecordJson json = steps_of(phase);
+  json["tflop_per_s"] = phase.flops_per_s(work) / 1e12;
+  return json;
+}
+
+RecordJson decode_as_json(const PhaseFigures& phase, const StepWork& work, const std::optional<GpuRun>& gpu) {
+  RecordJson json = steps_of(phase);
+  json["bytes_per_step"] = phase.bytes_per_step(work);
+  json["gb_per_s"] = phase.bytes_per_s(work) / 1e9;
+  const bool measured = gpu && gpu->read_bytes_per_s > 0;
+  json["share_of_read_rate"] = measured ? RecordJson(phase.bytes_per_s(work) / gpu->read_bytes_per_s) : RecordJson();
+  return json;
 }
 
 RecordJson as_json(const Attestation& a) {
@@ -150,6 +226,7 @@ RecordJson as_json(const Attestation& a) {
           {"family", a.family},
           {"weights", a.weights_format},
           {"weight_bytes", a.weight_bytes},
+          {"unread_embedding_bytes", a.unread_embedding_bytes},
           {"device", a.device},
           {"kv_cache", short_name(a.format)},
           {"key_type", name(a.format.key)},
@@ -184,7 +261,8 @@ RecordJson steps_as_json(std::span<const StepTime> steps) {
     list.push_back({{"seconds", step.seconds},
                     {"prefill_rows", step.prefill_rows},
                     {"decode_rows", step.decode_rows},
-                    {"context_tokens", step.context_tokens}});
+                    {"attended_tokens", step.attended_tokens},
+                    {"logit_rows", step.logit_rows}});
   }
   return list;
 }

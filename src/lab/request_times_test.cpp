@@ -66,11 +66,11 @@ TEST(RunFigures, CountNoOverlapBetweenRequestsThatFollowEachOther) {
 }
 
 TEST(Phases, PutMixedStepsWithPrefillAndIgnoreEmptyOnes) {
-  const std::vector<StepTime> steps = {{.seconds = 1.0, .prefill_rows = 30, .decode_rows = 0, .context_tokens = 30},
-                                       {.seconds = 0.5, .prefill_rows = 10, .decode_rows = 2, .context_tokens = 70},
+  const std::vector<StepTime> steps = {{.seconds = 1.0, .prefill_rows = 30, .decode_rows = 0, .attended_tokens = 30},
+                                       {.seconds = 0.5, .prefill_rows = 10, .decode_rows = 2, .attended_tokens = 70, .logit_rows = 2},
                                        {.seconds = 9.0},
-                                       {.seconds = 0.2, .decode_rows = 3, .context_tokens = 75},
-                                       {.seconds = 0.4, .decode_rows = 1, .context_tokens = 25}};
+                                       {.seconds = 0.2, .decode_rows = 3, .attended_tokens = 75, .logit_rows = 3},
+                                       {.seconds = 0.4, .decode_rows = 1, .attended_tokens = 25, .logit_rows = 1}};
   const Phases phases = phases_of(steps);
   EXPECT_EQ(phases.prefill.steps, 2);
   EXPECT_EQ(phases.prefill.rows, 42);
@@ -80,11 +80,24 @@ TEST(Phases, PutMixedStepsWithPrefillAndIgnoreEmptyOnes) {
   EXPECT_DOUBLE_EQ(phases.decode.rows_per_step(), 2);
   EXPECT_DOUBLE_EQ(phases.decode.step_s.median(), 0.3);
   // Two steps read the weights twice and the cache of 100 tokens once.
+  const StepWork work{.flops_a_row = 7, .flops_a_logit_row = 50, .flops_an_attended_token = 3, .weight_bytes = 1000, .bytes_per_token = 12};
+  EXPECT_DOUBLE_EQ(phases.decode.bytes_per_step(work), 1600);
+  EXPECT_DOUBLE_EQ(phases.decode.bytes_per_s(work), 3200 / (0.2 + 0.4));
+  EXPECT_DOUBLE_EQ(phases.prefill.flops_per_s(work), (42 * 7 + 2 * 50 + 100 * 3) / 1.5);
+}
+
+TEST(StepWork, CountsWhatAStepMustComputeAndRead) {
+  ModelConfig config;
+  config.layers = 3, config.hidden = 8, config.intermediate = 20, config.heads = 4, config.kv_heads = 2, config.head_dim = 6, config.vocabulary = 100;
   Attestation attestation{};
-  attestation.weight_bytes = 1000;
-  attestation.bytes_per_token = 12;
-  EXPECT_DOUBLE_EQ(phases.decode.bytes_per_step(attestation), 1600);
-  EXPECT_DOUBLE_EQ(phases.decode.bytes_per_s(attestation), 3200 / (0.2 + 0.4));
+  attestation.weight_bytes = 5000, attestation.unread_embedding_bytes = 1600, attestation.bytes_per_token = 48;
+  const StepWork work = work_of(config, attestation);
+  // Products of 8 x (24 + 2 · 12) three times; 24 x 8 and 8 x (3 · 20) twice, once more for the rows of the head of 8 x 100.
+  EXPECT_EQ(work.flops_a_row, 2 * (3 * 8 * 48 + 2 * (24 * 8 + 8 * 60)));
+  EXPECT_EQ(work.flops_a_logit_row, 2 * (24 * 8 + 8 * 60 + 8 * 100));
+  EXPECT_EQ(work.flops_an_attended_token, 3 * 2 * 2 * 24);  // q · k and p · v of 24 numbers
+  EXPECT_EQ(work.weight_bytes, 3400);
+  EXPECT_EQ(work.bytes_per_token, 48);
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "model/cuda_decoder.h"
 
+#include <cudnn.h>
+
 #include <algorithm>
 #include <ranges>
 
@@ -138,8 +140,10 @@ std::int64_t CudaDecoder::scratch_bytes() const {
 }
 
 std::string CudaDecoder::description() const {
-  return fmt::format("{}, compute capability {}.{}, {} multiprocessors, driver for CUDA {}, runtime {}", device_.name, device_.major,
-                     device_.minor, device_.multiprocessors, device_.driver, device_.runtime);
+  const std::size_t cudnn = cudnnGetVersion();
+  return fmt::format("{}, compute capability {}.{}, {} multiprocessors, driver {}for CUDA {}, runtime {}, cuDNN {}.{}.{}", device_.name, device_.major, device_.minor,
+                     device_.multiprocessors, device_.driver_version.empty() ? "" : device_.driver_version + " ", device_.driver, device_.runtime,
+                     cudnn / 10000, cudnn / 100 % 100, cudnn % 100);
 }
 
 KvLayerView CudaDecoder::cache(std::int64_t layer) {
@@ -195,6 +199,8 @@ StepResult CudaDecoder::step(const StepRows& rows, std::span<const std::optional
   stage(rows);
   const AttentionPlan plan = plan_attention(rows.sequences, refusals_);
   count_routes(plan, rows);
+  routed_ = plan.routed;
+  timed_launches_ = 0;
   bool host_logits = sampling.empty() && outputs > 0;
   for (std::int64_t i = 0; i < outputs; ++i) {
     const std::optional<DeviceSampling> wish = sampling.empty() ? std::nullopt : sampling[static_cast<std::size_t>(i)];
@@ -223,7 +229,8 @@ StepResult CudaDecoder::step(const StepRows& rows, std::span<const std::optional
     if (host_logits) copy_to_host(stream_, logits_host_.data(), logits_.data(), static_cast<std::size_t>(outputs * config_.vocabulary));
   }
   stream_.synchronize();
-  StepResult result;
+  add_route_times();
+  StepResult result{.routed = routed_};
   if (host_logits) result.logits = {logits_host_.data(), static_cast<std::size_t>(outputs * config_.vocabulary)};
   if (!sampling.empty()) result.tokens = {sampled_host_.data(), static_cast<std::size_t>(outputs)};
   return result;
@@ -231,6 +238,7 @@ StepResult CudaDecoder::step(const StepRows& rows, std::span<const std::optional
 
 // A decode step through its bucket's graph; the rows past the step's own are padding that stores and attends to nothing.
 void CudaDecoder::replay(std::int64_t tokens) {
+  const ProfileRange range("replay");
   const std::int64_t bucket = *std::lower_bound(buckets_.begin(), buckets_.end(), tokens);
   pad(tokens, bucket);
   graphs_.at(bucket).launch(stream_);
@@ -279,6 +287,13 @@ void CudaDecoder::count_routes(const AttentionPlan& plan, const StepRows& rows) 
   for (const RoutedSequence& routed : plan.routed) {
     const std::string key = fmt::format("{}: {}", keel::name(routed.route), routed.reason);
     routes_[key] += rows.sequences[static_cast<std::size_t>(routed.sequence)].rows;
+  }
+}
+
+void CudaDecoder::add_route_times() {
+  for (; timed_launches_ > 0; --timed_launches_) {
+    const TimedLaunches& one = timed_[timed_launches_ - 1];
+    route_seconds_[std::string(keel::name(one.route))] += one.end.milliseconds_since(one.begin) * 1e-3;
   }
 }
 

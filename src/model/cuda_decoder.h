@@ -2,6 +2,7 @@
 // of it: cuda_decoder_probe.cpp.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <optional>
 #include <vector>
@@ -43,6 +44,7 @@ class CudaDecoder final : public Executor {
   std::int64_t scratch_bytes() const override;
   std::string description() const override;
   RouteCounts routes() const override { return routes_; }
+  RouteSeconds route_seconds() const override { return route_seconds_; }
   void probe_attention(AttentionProbe* probe) override { probe_ = probe; }
   void store(std::int64_t layer, std::span<const float> k, std::span<const float> v, std::span<const std::int64_t> slots) override;
 
@@ -67,6 +69,9 @@ class CudaDecoder final : public Executor {
   PrefillAttentionArgs prefill_args(std::int64_t layer);  // of no sequence yet
   void launch_prefill_attention(std::int64_t layer, const StepRows& rows, const AttentionPlan& plan);
   void gather_rows(const std::uint16_t* from, std::int64_t width, std::int64_t rows, std::uint16_t* to);
+  template <class Launch>
+  void timed(Route route, Launch&& launch);
+  void add_route_times();
   void launch_head(const std::uint16_t* rows, std::int64_t count);
   void product(const GemmWeights& weights, const void* x, std::int64_t tokens, void* out, DType out_type);
   void gated_product(const GemmWeights& weights, std::int64_t tokens);  // of normed_, into activated_
@@ -92,6 +97,14 @@ class CudaDecoder final : public Executor {
   std::int64_t table_stride_;  // pages of the longest context
   KvPool* pool_ = nullptr;
   RouteCounts routes_;
+  std::vector<RoutedSequence> routed_;  // of the last step
+  struct TimedLaunches {
+    Route route;
+    Event begin, end;
+  };
+  std::deque<TimedLaunches> timed_;  // events for a step, of which `timed_launches_` are this one's
+  std::size_t timed_launches_ = 0;
+  RouteSeconds route_seconds_;
   AttentionProbe* probe_ = nullptr;
   struct {
     std::optional<std::int64_t> read_layer;

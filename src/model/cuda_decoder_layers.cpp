@@ -91,6 +91,7 @@ void CudaDecoder::launch_decode(std::int64_t sequences) {
 // Past the last layer's attention only the rows whose logits are wanted matter: the others' last output projection and
 // feed-forward, a fortieth of a prompt's work, are left out.
 void CudaDecoder::launch_mixed(const StepRows& rows, const AttentionPlan& plan) {
+  const ProfileRange range(plan.only(Route::decode) ? "decode rows" : "prompt rows");
   const auto tokens = static_cast<std::int64_t>(rows.tokens.size()), outputs = static_cast<std::int64_t>(rows.logit_rows.size());
   embed(stream_, {.dtype = dtype_, .embedding = weights_.embedding, .tokens = tokens_.device.data(), .out = residual_.data(),
                   .rows = tokens, .width = config_.hidden});
@@ -119,8 +120,21 @@ void CudaDecoder::launch_mixed(const StepRows& rows, const AttentionPlan& plan) 
   launch_head(last_rows_.data(), outputs);
 }
 
+// A route's launches of one layer, named in profilers' timelines and between two events where routes are timed.
+template <class Launch>
+void CudaDecoder::timed(Route route, Launch&& launch) {
+  const ProfileRange range(name(route).data());
+  if (!limits_.profile_routes) return launch();
+  if (timed_launches_ == timed_.size()) timed_.emplace_back();
+  TimedLaunches& one = timed_[timed_launches_++];
+  one.route = route;
+  one.begin.record(stream_);
+  launch();
+  one.end.record(stream_);
+}
+
 void CudaDecoder::launch_attention(std::int64_t index, const StepRows& rows, const AttentionPlan& plan) {
-  if (plan.decode_sequences > 0) decode_attention(stream_, decode_args(index, plan.decode_sequences));
+  if (plan.decode_sequences > 0) timed(Route::decode, [&] { decode_attention(stream_, decode_args(index, plan.decode_sequences)); });
   launch_prefill_attention(index, rows, plan);
 }
 // The staged logit rows of `from`, one after another.
@@ -157,14 +171,17 @@ void CudaDecoder::launch_prefill_attention(std::int64_t layer, const StepRows& r
     if (sequences.empty()) continue;
     PrefillAttentionArgs args = prefill_args(layer);
     args.sequences = sequences;
-    if (route == Route::fresh) prefill_.fresh(stream_, args);
-    if (route == Route::gather) prefill_.gather(stream_, args);
-    if (route == Route::plain) prefill_.plain(stream_, args);
+    timed(route, [&] {
+      if (route == Route::fresh) prefill_.fresh(stream_, args);
+      if (route == Route::gather) prefill_.gather(stream_, args);
+      if (route == Route::plain) prefill_.plain(stream_, args);
+    });
   }
 }
 
 // Logits and samples of `count` rows of final hidden states.
 void CudaDecoder::launch_head(const std::uint16_t* rows, std::int64_t count) {
+  const ProfileRange range("head and sampling");
   product(weights_.head, rows, count, logits_.data(), DType::f32);
   sample(stream_, {.logits = logits_.data(), .rows = count, .vocabulary = config_.vocabulary, .rows_sampling = sampling_.device.data(),
                    .tokens = sampled_.data()});

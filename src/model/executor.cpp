@@ -6,6 +6,7 @@
 #include "kernels/kv_write/kv_write.h"
 #ifdef KEEL_CUDA
 #include "device/cuda.h"
+#include "device/read_rate.h"
 #include "kernels/paged_attention/decode_cuda.h"
 #include "kernels/paged_attention/prefill_cuda.h"
 #include "model/cuda_decoder.h"
@@ -98,6 +99,9 @@ std::int64_t device_cache_bytes(double utilization) {
   return allowed - in_use;
 }
 
+std::string device_bus_id(Device device) { return device == Device::cuda ? cuda::find_device().info.bus_id : ""; }
+double device_read_rate(Device device) { return device == Device::cuda ? cuda::measured_read_rate() : 0; }
+
 #else
 
 Device choose_device(std::string_view name) {
@@ -108,6 +112,8 @@ Device choose_device(std::string_view name) {
 PageMemory page_memory(Device) { return kHostPageMemory; }
 std::int64_t device_cache_bytes(double) { return 0; }
 std::vector<CudaCell> cuda_cells() { return {}; }
+std::string device_bus_id(Device) { return ""; }
+double device_read_rate(Device) { return 0; }
 
 #endif
 

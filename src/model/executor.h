@@ -12,6 +12,7 @@
 
 #include "base/worker_pool.h"
 #include "kv/pool.h"
+#include "model/attention_router.h"
 #include "model/decoder.h"
 
 namespace keel {
@@ -36,6 +37,7 @@ struct DeviceSampling {
 struct StepResult {
   std::span<const float> logits;          // [R, vocabulary]; empty when the device sampled every row
   std::span<const std::int32_t> tokens;   // [R]; empty where the device has no sampler. Rows without DeviceSampling: unspecified
+  std::span<const RoutedSequence> routed;  // each sequence's way through attention, until the next forward; empty on devices with one
 };
 
 struct ExecutorLimits {
@@ -45,11 +47,14 @@ struct ExecutorLimits {
   std::int64_t max_context;     // tokens of a sequence
   bool graphs = true;           // CUDA: replay decode steps as graphs
   bool attention_plans = false;  // CUDA: build the common ones when bound
+  bool profile_routes = false;   // CUDA: events round each route's launches of steps that are no graphs
   std::int64_t prefill_workspace_bytes = std::int64_t{256} << 20;  // CUDA: gathered keys and values
 };
 
 // Rows that went each way through attention, and why those that took a fallback did.
 using RouteCounts = std::map<std::string, std::int64_t>;
+// Seconds of the device, by route.
+using RouteSeconds = std::map<std::string, double>;
 
 // Thread rule: one call at a time.
 class Executor {
@@ -67,6 +72,7 @@ class Executor {
   virtual std::int64_t scratch_bytes() const = 0;
   virtual std::string description() const = 0;  // "CPU, 2 threads, kernels for AVX3", "NVIDIA H200, …"
   virtual RouteCounts routes() const { return {}; }
+  virtual RouteSeconds route_seconds() const { return {}; }  // with ExecutorLimits::profile_routes
   // Decoder::on_new_kv's hook. Throws Error on devices that cannot call the host between two operations.
   virtual void on_new_kv(Decoder::KvHook hook);
 
@@ -94,5 +100,9 @@ std::vector<CudaCell> cuda_cells();
 
 // What the KV cache may take when its user named no size: of the device's memory `utilization`, less what is in use. CUDA only.
 std::int64_t device_cache_bytes(double utilization);
+
+// Of the GPU: where NVML finds it, and the bytes a second of a kernel that only reads (a fifth of a second is spent on it). Empty and 0 without.
+std::string device_bus_id(Device device);
+double device_read_rate(Device device);
 
 }  // namespace keel

@@ -73,7 +73,7 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
  private:
   asio::awaitable<void> run();
   asio::awaitable<bool> serve_one();  // false: the connection ends
-  asio::awaitable<void> answer(const Route& route, const HttpRequest& request, Reply& reply);
+  asio::awaitable<void> answer(const HttpRoute& route, const HttpRequest& request, Reply& reply);
   asio::awaitable<void> until_client_leaves();
   asio::awaitable<void> linger();
   void patience(std::chrono::milliseconds time);

@@ -32,7 +32,7 @@ bool is_http_error(const boost::system::error_code& error) {
          error != http::error::end_of_stream && error != http::error::partial_message;
 }
 
-ApiError handler_failure(const Route& route, const std::exception& error) {
+ApiError handler_failure(const HttpRoute& route, const std::exception& error) {
   log_warning("{} failed: {}", route.path, error.what());
   return {500, "the server failed: " + std::string(error.what())};
 }
@@ -119,7 +119,7 @@ asio::awaitable<bool> HttpSession::serve_one() {
   co_return reply.keep_alive() && reply.begun() && !server_.draining_ && socket_.is_open();
 }
 
-asio::awaitable<void> HttpSession::answer(const Route& route, const HttpRequest& request, Reply& reply) {
+asio::awaitable<void> HttpSession::answer(const HttpRoute& route, const HttpRequest& request, Reply& reply) {
   if (const auto* quick = std::get_if<QuickHandler>(&route.handler)) {
     HttpResponse response;
     try {

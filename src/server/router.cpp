@@ -48,9 +48,9 @@ bool Router::authorized(const HttpHeader& header) const {
 Router::Match Router::match(const HttpHeader& header) const {
   const std::string_view path = path_of(header);
   const http::verb asked = header.method() == http::verb::head ? http::verb::get : header.method();
-  const Route* same_path = nullptr;
-  const Route* route = nullptr;
-  for (const Route& candidate : routes_) {
+  const HttpRoute* same_path = nullptr;
+  const HttpRoute* route = nullptr;
+  for (const HttpRoute& candidate : routes_) {
     if (!path_matches(candidate.path, path)) continue;
     same_path = &candidate;
     if (candidate.method == asked) route = &candidate;

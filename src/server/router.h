@@ -16,7 +16,7 @@ using QuickHandler = std::function<HttpResponse(const HttpRequest&)>;
 // May wait; ended (see Reply) when the client goes.
 using WaitingHandler = std::function<asio::awaitable<void>(const HttpRequest&, Reply&)>;
 
-struct Route {
+struct HttpRoute {
   http::verb method;
   std::string path;  // ends in "/*": any one segment there
   std::variant<QuickHandler, WaitingHandler> handler;
@@ -26,10 +26,10 @@ struct Route {
 class Router {
  public:
   explicit Router(std::vector<std::string> api_keys) : api_keys_(std::move(api_keys)) {}
-  void add(Route route) { routes_.push_back(std::move(route)); }
+  void add(HttpRoute route) { routes_.push_back(std::move(route)); }
 
   struct Match {
-    const Route* route = nullptr;  // null: `refusal` is the answer
+    const HttpRoute* route = nullptr;  // null: `refusal` is the answer
     HttpResponse refusal;
   };
   // Looks at the header alone, so that a refused request's body is never read.
@@ -38,7 +38,7 @@ class Router {
  private:
   bool authorized(const HttpHeader& header) const;
 
-  std::vector<Route> routes_;
+  std::vector<HttpRoute> routes_;
   std::vector<std::string> api_keys_;
 };
 

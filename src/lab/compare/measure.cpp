@@ -59,6 +59,7 @@ void take_record(ArmRun& run, const PlanJson& record, const ComparePlan& plan, s
   run.ran = {{"keel_version", record.at("keel_version")}, {"keel_commit", record.at("keel_commit")}, {"engine", record.at("engine")}, {"limits", record.at("limits")}};
   for (const char* key : {"completed", "failed", "duration_s", "input_tokens", "output_tokens", "peak_concurrent"}) run.details[key] = figures.at(key);
   for (const char* key : {"time", "preemptions", "attention_rows", "prefix_hit_tokens", "prefill_steps", "decode_steps"}) run.details[key] = record.at(key);
+  run.details["gpu"] = record.value("gpu", PlanJson());  // programs of earlier builds have none
   if (figures.at("failed") != 0 || figures.at("completed") != plan.workload.prompts) {
     run.error = fmt::format("{} of {} requests completed", figures.at("completed").dump(), plan.workload.prompts);
   } else if (figures.at("output_tokens") != wanted_output) {
