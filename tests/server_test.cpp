@@ -1,5 +1,6 @@
 // What the server answers, as its clients see it: real sockets, the real engine, the tiny model.
 #include "server_fixture.h"
+#include "test_device.h"
 
 namespace keel {
 namespace {
@@ -299,6 +300,24 @@ TEST_F(ServerTest, SaysWhatRuns) {
   const TestJson tokens = post("/tokenize", {{"prompt", kPrompt}, {"return_token_strs", true}}).json();
   EXPECT_EQ(tokens["count"], tokens["token_strs"].size());
   EXPECT_EQ(post("/detokenize", {{"tokens", tokens["tokens"]}}).json()["prompt"], kPrompt);
+}
+
+TEST_F(ServerTest, CountsPromptsByTheirWayThroughAttention) {
+  serve({}, {.max_num_batched_tokens = 64});
+  post("/v1/completions", greedy(std::vector<int>(40, 7), 3));
+  post("/v1/completions", greedy(std::vector<int>(150, 8), 3));  // in three steps
+  std::map<std::string, std::int64_t> prompts, rows;
+  for (const auto& [route, count] : engine_->stats().prompt_routes) prompts[route.substr(0, route.find(':'))] += count;
+  for (const auto& [route, count] : engine_->stats().routes) rows[route.substr(0, route.find(':'))] += count;
+  const std::string metrics = ask(port(), "GET", "/metrics").body;
+  if (test_device() == Device::cpu) {
+    EXPECT_TRUE(prompts.empty());
+    EXPECT_EQ(metrics.find("attention_prompts_total"), std::string::npos) << metrics;
+    return;
+  }
+  EXPECT_EQ(prompts, (std::map<std::string, std::int64_t>{{"fresh", 1}, {"gather", 1}}));
+  EXPECT_EQ(rows, (std::map<std::string, std::int64_t>{{"decode", 2 + 2}, {"fresh", 40 + 64}, {"gather", 64 + 22}}));
+  EXPECT_NE(metrics.find("keel:attention_prompts_total{engine=\"0\",model_name=\"tiny\",reason=\"fresh prompt\",route=\"fresh\"} 1\n"), std::string::npos) << metrics;
 }
 
 TEST_F(ServerTest, SaysThatAModelHasNoTemplate) {

@@ -128,11 +128,14 @@ std::string Metrics::text(const EngineStats& stats) {
   total("engine_steps_total", "Forward passes", stats.steps);
   total("engine_rows_total", "Rows computed, by kind", stats.prefill_rows, {{"kind", "prefill"}});
   total("engine_rows_total", "Rows computed, by kind", stats.decode_rows, {{"kind", "decode"}});
-  for (const auto& [route, rows] : stats.routes) {  // "route: reason"
-    const std::size_t colon = route.find(": ");
-    total("attention_rows_total", "Rows of attention, by the way they took on a device with several, and why", rows,
-          {{"route", route.substr(0, colon)}, {"reason", route.substr(colon + 2)}});
-  }
+  const auto by_route = [&](const char* name, const char* help, const std::map<std::string, std::int64_t>& counts) {
+    for (const auto& [route, count] : counts) {  // "route: reason"
+      const std::size_t colon = route.find(": ");
+      total(name, help, count, {{"route", route.substr(0, colon)}, {"reason", route.substr(colon + 2)}});
+    }
+  };
+  by_route("attention_rows_total", "Rows of attention, by the way they took on a device with several, and why", stats.routes);
+  by_route("attention_prompts_total", "Prompts, each by the way of its last rows through attention on a device with several, and why", stats.prompt_routes);
   for (const auto& [reason, count] : stats.finished) {
     total("request_success_total", "Finished choices, by reason", count, {{"finished_reason", reason}});
   }
