@@ -1,6 +1,6 @@
 // Times CUDA's pointwise kernels at Qwen3-8B's shapes and prints microseconds and GB/s: the bytes that must move over the time
 // that one launch takes within a graph. Inputs are random and rotate among sets past the L2 cache at the prefill sizes; at
-// decode's they stay in it, as they do in a model's step.
+// decode's they stay in it, as they do in a model's step. `--json FILE`: the figures also as JSON lines.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 
 #include "base/random.h"
 #include "device/cuda.h"
+#include "kernels/cuda_bench.h"
 #include "kernels/embed/embed_cuda.h"
 #include "kernels/kv_write/kv_write_cuda.h"
 #include "kernels/rms_norm/rms_norm_cuda.h"
@@ -41,7 +42,7 @@ DeviceBuffer<std::uint16_t> random_halves(std::int64_t count) {
 }
 
 // Median over graphs of `launches` launches.
-void report(const char* what, std::int64_t rows, std::int64_t bytes, const std::function<void(cudaStream_t)>& launch) {
+void report(BenchRecords& records, const char* what, std::int64_t rows, std::int64_t bytes, const std::function<void(cudaStream_t)>& launch) {
   const int launches = bytes < (64 << 20) ? 50 : 4;
   const Stream stream;
   const StepGraph graph(stream, [&] {
@@ -59,27 +60,28 @@ void report(const char* what, std::int64_t rows, std::int64_t bytes, const std::
   std::sort(microseconds.begin(), microseconds.end());
   const float median = microseconds[microseconds.size() / 2];
   fmt::print("{:34} {:6} rows {:9.2f} us (from {:.2f}) {:8.0f} GB/s\n", what, rows, median, microseconds[0], static_cast<double>(bytes) / median * 1e-3);
+  records.add({{"kernel", what}, {"rows", rows}, {"us", median}, {"least_us", microseconds[0]}, {"gb_per_s", static_cast<double>(bytes) / median * 1e-3}});
   std::fflush(stdout);
 }
 
-void bench_rows(std::int64_t rows) {
+void bench_rows(BenchRecords& records, std::int64_t rows) {
   {
     auto residual = random_halves(rows * kHidden), added = random_halves(rows * kHidden), out = random_halves(rows * kHidden);
     const auto weight = on_device(std::vector<float>(kHidden, 1.1f));
     AddRmsNormArgs args{.dtype = DType::f16, .residual = residual.data(), .added = added.data(), .weight = weight.data(), .out = out.data(),
                         .rows = rows, .width = kHidden, .epsilon = 1e-6f};
-    report("add_rms_norm", rows, 4 * rows * kHidden * 2, [&](cudaStream_t stream) { add_rms_norm(stream, args); });
+    report(records, "add_rms_norm", rows, 4 * rows * kHidden * 2, [&](cudaStream_t stream) { add_rms_norm(stream, args); });
     args.added = nullptr;
-    report("rms_norm", rows, 2 * rows * kHidden * 2, [&](cudaStream_t stream) { add_rms_norm(stream, args); });
+    report(records, "rms_norm", rows, 2 * rows * kHidden * 2, [&](cudaStream_t stream) { add_rms_norm(stream, args); });
     check(cudaMemcpy(out.data(), residual.data(), out.bytes(), cudaMemcpyDeviceToDevice), "warm up");
-    report("copy of the same rows", rows, 2 * rows * kHidden * 2, [&](cudaStream_t stream) {
+    report(records, "copy of the same rows", rows, 2 * rows * kHidden * 2, [&](cudaStream_t stream) {
       check(cudaMemcpyAsync(out.data(), residual.data(), out.bytes(), cudaMemcpyDeviceToDevice, stream), "copy");
     });
   }
   {
     const auto gate_up = random_halves(rows * 2 * kIntermediate);
     DeviceBuffer<std::uint16_t> out(rows * kIntermediate, "out");
-    report("silu_mul", rows, 3 * rows * kIntermediate * 2, [&](cudaStream_t stream) {
+    report(records, "silu_mul", rows, 3 * rows * kIntermediate * 2, [&](cudaStream_t stream) {
       silu_mul(stream, {.dtype = DType::f16, .gate_up = gate_up.data(), .out = out.data(), .rows = rows, .width = kIntermediate});
     });
   }
@@ -108,7 +110,7 @@ void bench_rows(std::int64_t rows) {
                units = on_device(std::vector<float>(kKvHeads, 1.0f));
     for (const bool round : {false, true}) {
       const std::int64_t moved = rows * (2 * (kHeads + kKvHeads) * kDim * 2 + kKvHeads * kDim * 2 * (1 + round)) + rows * layout.bytes_per_token();
-      report(fmt::format("rope_write {}{}", short_name(format), round ? " round" : "").c_str(), rows, moved, [&](cudaStream_t stream) {
+      report(records, fmt::format("rope_write {}{}", short_name(format), round ? " round" : "").c_str(), rows, moved, [&](cudaStream_t stream) {
         rope_write(stream, {.dtype = DType::f16,
                             .q = fused.data(),
                             .k = fused.data() + kHeads * kDim,
@@ -136,13 +138,13 @@ void bench_rows(std::int64_t rows) {
     for (std::int64_t i = 0; i < rows; ++i) tokens[i] = static_cast<std::int32_t>(random_u64(3, i) % kVocabulary);
     const auto tokens_there = on_device(tokens);
     DeviceBuffer<std::uint16_t> out(rows * kHidden, "out");
-    report("embed", rows, 2 * rows * kHidden * 2, [&](cudaStream_t stream) {
+    report(records, "embed", rows, 2 * rows * kHidden * 2, [&](cudaStream_t stream) {
       embed(stream, {.dtype = DType::f16, .embedding = embedding.data(), .tokens = tokens_there.data(), .out = out.data(), .rows = rows, .width = kHidden});
     });
   }
 }
 
-void bench_sampling() {
+void bench_sampling(BenchRecords& records) {
   struct Setting {
     const char* what;
     RowSampling row;
@@ -168,7 +170,7 @@ void bench_sampling() {
         for (std::int64_t i = 0; i < rows; ++i) all[i].seed = i;
         const auto all_there = on_device(all);
         auto tokens = on_device(std::vector<std::int32_t>(rows, -1));
-        report(fmt::format("sample {}{}", what, tied ? ", 5 values" : "").c_str(), rows, rows * kVocabulary * 4, [&](cudaStream_t stream) {
+        report(records, fmt::format("sample {}{}", what, tied ? ", 5 values" : "").c_str(), rows, rows * kVocabulary * 4, [&](cudaStream_t stream) {
           sample(stream, {.logits = logits_there.data(), .rows = rows, .vocabulary = kVocabulary, .rows_sampling = all_there.data(), .tokens = tokens.data()});
         });
       }
@@ -179,13 +181,14 @@ void bench_sampling() {
 }  // namespace
 }  // namespace keel::cuda
 
-int main() {
+int main(int argc, char** argv) {
   const auto found = keel::cuda::find_device();
   if (!found.usable) {
     fmt::print(stderr, "{}\n", found.reason);
     return 1;
   }
   fmt::print("{}, driver {}, runtime {}\n", found.info.name, found.info.driver, found.info.runtime);
-  for (const std::int64_t rows : {32, 8192, 65536}) keel::cuda::bench_rows(rows);
-  keel::cuda::bench_sampling();
+  keel::cuda::BenchRecords records("pointwise_cuda_bench", argc, argv);
+  for (const std::int64_t rows : {32, 8192, 65536}) keel::cuda::bench_rows(records, rows);
+  keel::cuda::bench_sampling(records);
 }

@@ -92,6 +92,13 @@ if(NOT KEEL_CUDA STREQUAL "OFF" AND NOT KEEL_SANITIZE AND NOT KEEL_FUZZ)
 endif()
 message(STATUS "keel: CUDA backend ${KEEL_HAS_CUDA}")
 
+# The commit that benchmark records name.
+set(commit_source ${CMAKE_BINARY_DIR}/commit.cpp)
+add_custom_target(keel_commit_source BYPRODUCTS ${commit_source}
+  COMMAND ${CMAKE_COMMAND} -DSOURCE=${CMAKE_SOURCE_DIR} -DOUTPUT=${commit_source} -P ${CMAKE_SOURCE_DIR}/cmake/commit.cmake)
+add_library(keel_commit STATIC ${commit_source})
+add_dependencies(keel_commit keel_commit_source)
+
 # Like keel_module, for CUDA sources; nothing where CUDA is not built.
 function(keel_cuda_module name)
   if(NOT KEEL_HAS_CUDA)
@@ -119,6 +126,9 @@ function(keel_cuda_program name)
   list(TRANSFORM uses PREPEND keel_)
   add_executable(${name} ${ARG_UNPARSED_ARGUMENTS})
   target_link_libraries(${name} PRIVATE keel_cuda_kernels ${uses})
+  if(name MATCHES "_bench$")
+    target_link_libraries(${name} PRIVATE keel_commit)
+  endif()
   if(name MATCHES "_test$")
     target_link_libraries(${name} PRIVATE GTest::gtest GTest::gtest_main)
     add_test(NAME ${name} COMMAND ${name})

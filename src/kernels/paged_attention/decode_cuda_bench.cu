@@ -3,8 +3,10 @@
 //   decode_cuda_bench           the product's kernels, beside copies alone of the same bytes by the same grid: each launch after
 //                               the one before it has ended, and starting early
 //   decode_cuda_bench --sweep   every tuning below instead
+//   --json FILE                 the product's figures also as JSON lines
 #include <cstring>
 
+#include "kernels/cuda_bench.h"
 #include "kernels/paged_attention/decode_cuda_workload.cuh"
 
 namespace keel::cuda {
@@ -16,7 +18,7 @@ constexpr DecodeConfig only_loads(DecodeConfig config) {
 }
 
 template <DType kKey, DType kValue>
-void print_product(cudaStream_t stream, const char* name) {
+void print_product(BenchRecords& records, cudaStream_t stream, const char* name) {
   const Pool pool(stream, {kKey, kValue});
   for (const Workload& workload : kWorkloads) {
     Batches batches(stream, pool, workload);
@@ -33,6 +35,10 @@ void print_product(cudaStream_t stream, const char* name) {
     }
     std::printf("\n");
     std::fflush(stdout);
+    for (const bool early : {false, true}) {
+      records.add({{"format", name}, {"sequences", workload.sequences}, {"context", workload.context}, {"early", early}, {"us", times[early]},
+                   {"gb_per_s", batches.bytes() / times[early] / 1e3}, {"loads_us", loads[early]}});
+    }
   }
 }
 
@@ -57,12 +63,14 @@ void print_sweep(cudaStream_t stream, const char* name) {
   (print_tuning<DecodeConfig{kKey, kValue, kDim, 1, true, kTunings}>(pointers), ...);
 }
 
-int run(bool sweep) {
+int run(int argc, char** argv) {
   const FoundDevice device = find_device();
   if (!device.usable) {
     std::fprintf(stderr, "decode_cuda_bench: %s\n", device.reason.c_str());
     return 1;
   }
+  BenchRecords records("decode_cuda_bench", argc, argv);
+  const bool sweep = argc > 1 && std::strcmp(argv[1], "--sweep") == 0;
   const Stream stream;
   constexpr DType k16 = DType::f16, k8 = DType::e4m3, k4 = DType::u4;
   if (sweep) {
@@ -72,16 +80,16 @@ int run(bool sweep) {
     print_sweep<k16, k4, DecodeTuning{8, 5, 1}, DecodeTuning{8, 4, 1}, DecodeTuning{12, 3, 1}>(stream, "k16v4");
     return 0;
   }
-  print_product<k16, k16>(stream, "k16v16");
-  print_product<k16, k8>(stream, "k16v8");
-  print_product<k8, k8>(stream, "k8v8");
-  print_product<k16, k4>(stream, "k16v4");
-  print_product<DType::bf16, DType::bf16>(stream, "bf16");
-  print_product<DType::bf16, k8>(stream, "bf16/v8");
+  print_product<k16, k16>(records, stream, "k16v16");
+  print_product<k16, k8>(records, stream, "k16v8");
+  print_product<k8, k8>(records, stream, "k8v8");
+  print_product<k16, k4>(records, stream, "k16v4");
+  print_product<DType::bf16, DType::bf16>(records, stream, "bf16");
+  print_product<DType::bf16, k8>(records, stream, "bf16/v8");
   return 0;
 }
 
 }  // namespace
 }  // namespace keel::cuda
 
-int main(int argc, char** argv) { return keel::cuda::run(argc > 1 && std::strcmp(argv[1], "--sweep") == 0); }
+int main(int argc, char** argv) { return keel::cuda::run(argc, argv); }
