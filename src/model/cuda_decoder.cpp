@@ -112,7 +112,7 @@ void CudaDecoder::measure_products() {
   const std::int64_t rows = limits_.max_tokens;
   for (std::int64_t i = 0; i < rows; ++i) tokens_.host.data()[i] = static_cast<std::int32_t>(mix64(static_cast<std::uint64_t>(i)) % static_cast<std::uint64_t>(config_.vocabulary));
   tokens_.send(stream_, rows);
-  embed(stream_, {.dtype = dtype_, .embedding = weights_.embedding, .tokens = tokens_.device.data(), .out = residual_.data(), .rows = rows, .width = config_.hidden});
+  launch_embedding(rows);
   launch_norm(residual_.data(), false, weights_.final_norm, rows);
   const auto fill = [&](DeviceBuffer<std::uint16_t>& buffer) {
     for (std::size_t done = 0; done < buffer.size(); done += normed_.size()) {
@@ -125,7 +125,7 @@ void CudaDecoder::measure_products() {
   for (std::int64_t tokens = rows; tokens > buckets_.back(); tokens /= 2) {
     product(layer.qkv, normed_.data(), tokens, qkv_.data(), dtype_);
     product(layer.o, attended_.data(), tokens, projected_.data(), dtype_);
-    gated_product(layer.gate_up, tokens);
+    product(gated_args(layer.gate_up, tokens));
     product(layer.down, activated_.data(), tokens, projected_.data(), dtype_);
   }
   stream_.synchronize();
@@ -259,8 +259,23 @@ void CudaDecoder::pad(std::int64_t tokens, std::int64_t bucket) {
   sampling_.send(stream_, bucket);
 }
 
+// The products of a layer, by the time of some layers with all their kernels. The step's rows are padding, so attention takes no time.
+void CudaDecoder::choose_decode_products(std::int64_t sequences) {
+  constexpr std::int64_t kTimedLayers = 6;
+  const DeviceLayer& layer = weights_.layers.front();
+  const GemmArgs products[] = {gated_args(layer.gate_up, sequences), product_args(layer.down, activated_.data(), sequences, projected_.data()),
+                               product_args(layer.qkv, normed_.data(), sequences, qkv_.data()),
+                               product_args(layer.o, attended_.data(), sequences, projected_.data())};
+  gemm_.prepare_together(stream_, products, [&] {
+    launch_embedding(sequences);
+    decode_attention_plan(stream_, decode_args(0, sequences));
+    for (std::int64_t index = 0; index < std::min(kTimedLayers, config_.layers); ++index) launch_decode_layer(index, sequences);
+  });
+}
+
 void CudaDecoder::capture(std::int64_t bucket) {
   pad(0, bucket);
+  choose_decode_products(bucket);
   launch_decode(bucket);  // once as it is: products choose their algorithms, which a capture may not
   stream_.synchronize();
   graphs_[bucket] = StepGraph(stream_, [&] { launch_decode(bucket); });

@@ -59,6 +59,9 @@ class CudaDecoder final : public Executor {
   // Launches a step whose rows are staged: normed_ then holds the final hidden states of all rows, or, where only the last
   // positions are wanted, of the logit rows in their order.
   void launch_decode(std::int64_t sequences);
+  void launch_embedding(std::int64_t rows);
+  void launch_decode_layer(std::int64_t layer, std::int64_t sequences);
+  void choose_decode_products(std::int64_t sequences);
   void launch_mixed(const StepRows& rows, const AttentionPlan& plan);
   void launch_attention(std::int64_t layer, const StepRows& rows, const AttentionPlan& plan);
   void launch_probed_attention(std::int64_t layer, const StepRows& rows, const AttentionPlan& plan);
@@ -74,7 +77,8 @@ class CudaDecoder final : public Executor {
   void add_route_times();
   void launch_head(const std::uint16_t* rows, std::int64_t count);
   void product(const GemmWeights& weights, const void* x, std::int64_t tokens, void* out, DType out_type);
-  void gated_product(const GemmWeights& weights, std::int64_t tokens);  // of normed_, into activated_
+  GemmArgs product_args(const GemmWeights& weights, const void* x, std::int64_t tokens, void* out) const;
+  GemmArgs gated_args(const GemmWeights& weights, std::int64_t tokens);  // of normed_, into activated_
   void product(const GemmArgs& args);
   static bool is_added(std::int64_t rows);  // a projection: by the product itself
   KvLayerView cache(std::int64_t layer);

@@ -21,8 +21,13 @@ void CudaDecoder::product(const GemmWeights& weights, const void* x, std::int64_
   product({.weights = weights, .x = x, .tokens = tokens, .out = out, .out_type = out_type});
 }
 
-void CudaDecoder::gated_product(const GemmWeights& weights, std::int64_t tokens) {
-  product({.weights = weights, .x = normed_.data(), .tokens = tokens, .out = activated_.data(), .out_type = dtype_, .gate_up = gate_up_.data()});
+GemmArgs CudaDecoder::product_args(const GemmWeights& weights, const void* x, std::int64_t tokens, void* out) const {
+  return {.weights = weights, .x = x, .tokens = tokens, .out = out, .out_type = dtype_};
+}
+GemmArgs CudaDecoder::gated_args(const GemmWeights& weights, std::int64_t tokens) {
+  GemmArgs args = product_args(weights, normed_.data(), tokens, activated_.data());
+  args.gate_up = gate_up_.data();
+  return args;
 }
 
 void CudaDecoder::product(const GemmArgs& args) {
@@ -67,23 +72,29 @@ void CudaDecoder::add_product(const GemmWeights& weights, const void* x, std::ui
 // After add_product of the attention's projection; ends with the feed-forward's.
 void CudaDecoder::launch_mlp(const DeviceLayer& layer, std::uint16_t* residual, std::int64_t rows) {
   launch_norm(residual, !is_added(rows), layer.mlp_norm, rows);
-  gated_product(layer.gate_up, rows);
+  product(gated_args(layer.gate_up, rows));
   add_product(layer.down, activated_.data(), residual, rows);
 }
 
-void CudaDecoder::launch_decode(std::int64_t sequences) {
+void CudaDecoder::launch_embedding(std::int64_t rows) {
   embed(stream_, {.dtype = dtype_, .embedding = weights_.embedding, .tokens = tokens_.device.data(), .out = residual_.data(),
-                  .rows = sequences, .width = config_.hidden});
+                  .rows = rows, .width = config_.hidden});
+}
+
+void CudaDecoder::launch_decode_layer(std::int64_t index, std::int64_t sequences) {
+  const DeviceLayer& layer = weights_.layers[static_cast<std::size_t>(index)];
+  launch_attention_inputs(index, sequences, false);
+  DecodeAttentionArgs attention = decode_args(index, sequences);
+  attention.early = true;  // rope_write comes just before
+  decode_attention(stream_, attention);
+  add_product(layer.o, attended_.data(), residual_.data(), sequences);
+  launch_mlp(layer, residual_.data(), sequences);
+}
+
+void CudaDecoder::launch_decode(std::int64_t sequences) {
+  launch_embedding(sequences);
   decode_attention_plan(stream_, decode_args(0, sequences));
-  for (std::int64_t index = 0; index < config_.layers; ++index) {
-    const DeviceLayer& layer = weights_.layers[static_cast<std::size_t>(index)];
-    launch_attention_inputs(index, sequences, false);
-    DecodeAttentionArgs attention = decode_args(index, sequences);
-    attention.early = true;  // rope_write comes just before
-    decode_attention(stream_, attention);
-    add_product(layer.o, attended_.data(), residual_.data(), sequences);
-    launch_mlp(layer, residual_.data(), sequences);
-  }
+  for (std::int64_t index = 0; index < config_.layers; ++index) launch_decode_layer(index, sequences);
   launch_norm(residual_.data(), !is_added(sequences), weights_.final_norm, sequences);
   launch_head(normed_.data(), sequences);
 }
@@ -93,8 +104,7 @@ void CudaDecoder::launch_decode(std::int64_t sequences) {
 void CudaDecoder::launch_mixed(const StepRows& rows, const AttentionPlan& plan) {
   const ProfileRange range(plan.only(Route::decode) ? "decode rows" : "prompt rows");
   const auto tokens = static_cast<std::int64_t>(rows.tokens.size()), outputs = static_cast<std::int64_t>(rows.logit_rows.size());
-  embed(stream_, {.dtype = dtype_, .embedding = weights_.embedding, .tokens = tokens_.device.data(), .out = residual_.data(),
-                  .rows = tokens, .width = config_.hidden});
+  launch_embedding(tokens);
   if (plan.decode_sequences > 0) decode_attention_plan(stream_, decode_args(0, plan.decode_sequences));
   for (std::int64_t index = 0; index < config_.layers; ++index) {
     const DeviceLayer& layer = weights_.layers[static_cast<std::size_t>(index)];

@@ -14,7 +14,7 @@
 namespace keel::cuda {
 namespace {
 
-constexpr int kVersion = 5;  // of the kernels' plans: a change makes old files' lines foreign
+constexpr int kVersion = 6;  // of the kernels' plans: a change makes old files' lines foreign
 
 std::string text(const GemmChoice& choice) {
   std::string out = fmt::format("{} {} {:d} {:d} {}", choice.skinny.warpgroups, choice.skinny.splits, static_cast<int>(choice.skinny.share),
@@ -77,7 +77,7 @@ const GemmChoice* GemmChoices::find(const std::string& key) const {
 }
 
 void GemmChoices::add(const std::string& key, const GemmChoice& choice) {
-  choices_[key] = choice;
+  set(key, choice);
   if (path_.empty()) return;
   std::error_code ignored;
   std::filesystem::create_directories(std::filesystem::path(path_).parent_path(), ignored);

@@ -24,7 +24,8 @@ class GemmChoices {
  public:
   explicit GemmChoices(std::string path);  // empty: no file
   const GemmChoice* find(const std::string& key) const;
-  void add(const std::string& key, const GemmChoice& choice);  // a file that cannot be written costs a measurement next time
+  void set(const std::string& key, const GemmChoice& choice) { choices_[key] = choice; }
+  void add(const std::string& key, const GemmChoice& choice);  // and to the file; one that cannot be written costs a measurement next time
 
  private:
   std::string path_, device_;  // device_: GPU, driver and library, the beginning of a line

@@ -1,6 +1,7 @@
 #include "kernels/gemm/gemm_cuda.h"
 
 #include <algorithm>
+#include <array>
 #include <functional>
 
 #include "base/error.h"
@@ -16,6 +17,9 @@ namespace keel::cuda {
 namespace {
 
 constexpr int kAlgorithms = 12;                            // of cuBLASLt that are timed
+constexpr std::size_t kTogether = 16;                      // of the fastest alone that are timed among other products
+constexpr int kTogetherLibrary = 2;                        // and of cuBLASLt's, at the least
+constexpr std::size_t kTogetherAgain = 6;                  // of which so many once more, when the other products have been chosen
 constexpr std::int64_t kMostSkinnyTokens = 256;            // past which AWQ is surely expanded
 constexpr std::int64_t kRotationBytes = 200 << 20;         // of weights between two uses of the same: more than the L2 holds
 constexpr std::int64_t kMostRandomBytes = 512 << 20;       // of x
@@ -45,6 +49,22 @@ void run_skinny(cudaStream_t stream, const GemmArgs& args, const GemmChoice& cho
     part.out = static_cast<std::byte*>(args.out) + first * width * bits(args.out_type) / 8;
     skinny_gemm(stream, part, choice.skinny);
   }
+}
+
+// Milliseconds: the median of a few replays.
+double time_of_run(cudaStream_t stream, const std::function<void()>& run) {
+  const StepGraph graph(stream, run);
+  graph.launch(stream);
+  std::array<double, 5> times;
+  for (double& time : times) {
+    Event begin, end;
+    begin.record(stream);
+    graph.launch(stream);
+    end.record(stream);
+    time = end.milliseconds_since(begin);
+  }
+  std::nth_element(times.begin(), times.begin() + 2, times.end());
+  return times[2];
 }
 
 // Every way that keel's own kernel can do it, the likely best first.
@@ -117,7 +137,7 @@ struct Gemm::State {
     return {.algorithm = algorithms(args, 1).front()};
   }
 
-  GemmChoice measure(cudaStream_t stream, const GemmArgs& args);
+  std::vector<GemmChoice> measure(cudaStream_t stream, const GemmArgs& args);  // the fastest first
 };
 
 // One way to do a product, as it is timed.
@@ -149,7 +169,7 @@ struct Timed {
   }
 };
 
-GemmChoice Gemm::State::measure(cudaStream_t stream, const GemmArgs& given) {
+std::vector<GemmChoice> Gemm::State::measure(cudaStream_t stream, const GemmArgs& given) {
   GemmArgs args = given;
   const GemmWeights& w = given.weights;
   // Random x, and for few tokens copies of the weights in turn, as far as memory goes; there a norm makes x before each product, as in a
@@ -205,18 +225,16 @@ GemmChoice Gemm::State::measure(cudaStream_t stream, const GemmArgs& given) {
       if (round == 0) one.times.clear();
     }
   }
-  GemmChoice best;
-  double best_time = 0;
+  std::vector<std::pair<double, std::size_t>> order;
   for (std::size_t i = 0; i < candidates.size(); ++i) {
-    if (!timed[i].graph) continue;
-    if (const double time = timed[i].median(); best_time == 0 || time < best_time) {
-      best = candidates[i];
-      best_time = time;
-    }
+    if (timed[i].graph) order.push_back({timed[i].median(), i});
   }
-  keel::check(best_time > 0, "gemm: some kernel can do the product");
+  keel::check(!order.empty(), "gemm: some kernel can do the product");
+  std::sort(order.begin(), order.end());
   cuda::check(cudaStreamSynchronize(stream), "wait after a measurement");
-  return best;
+  std::vector<GemmChoice> fastest;
+  for (const auto& [time, i] : order) fastest.push_back(candidates[i]);
+  return fastest;
 }
 
 Gemm::Gemm(DType dtype, std::int64_t max_tokens, std::int64_t scratch_elements, std::string cache_path) {
@@ -237,8 +255,46 @@ void Gemm::prepare(cudaStream_t stream, const GemmArgs& args) {
   state_->check_args(args);
   if (args.tokens == 0) return;
   const std::string key = choice_key(args);
-  if (state_->choices.find(key) == nullptr) state_->choices.add(key, state_->measure(stream, args));
+  if (state_->choices.find(key) == nullptr) state_->choices.add(key, state_->measure(stream, args).front());
   run(stream, args);  // loads its kernels
+}
+
+void Gemm::prepare_together(cudaStream_t stream, std::span<const GemmArgs> products, const std::function<void()>& run) {
+  if (std::all_of(products.begin(), products.end(), [&](const GemmArgs& args) { return prepared(args); })) return;
+  GemmChoices& choices = state_->choices;
+  std::vector<std::vector<GemmChoice>> candidates;
+  for (const GemmArgs& args : products) {
+    state_->check_args(args);
+    candidates.push_back(state_->measure(stream, args));
+    choices.set(choice_key(args), candidates.back().front());
+  }
+  for (std::vector<GemmChoice>& of_product : candidates) {  // the fastest, and of cuBLASLt's too
+    std::vector<GemmChoice> kept;
+    int libraries = 0;
+    for (std::size_t i = 0; i < of_product.size(); ++i) {
+      const bool is_library = of_product[i].skinny.warpgroups == 0;
+      if (i < kTogether || (is_library && libraries < kTogetherLibrary)) kept.push_back(of_product[i]);
+      libraries += is_library;
+    }
+    of_product = std::move(kept);
+  }
+  run();  // loads the kernels in between
+  for (int pass = 0; pass < 2; ++pass) {
+    for (std::size_t i = 0; i < products.size(); ++i) {
+      const std::string key = choice_key(products[i]);
+      std::vector<std::pair<double, GemmChoice>> timed;
+      for (const GemmChoice& candidate : candidates[i]) {
+        choices.set(key, candidate);
+        timed.push_back({time_of_run(stream, run), candidate});
+      }
+      std::stable_sort(timed.begin(), timed.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+      timed.resize(std::min(timed.size(), kTogetherAgain));
+      candidates[i].clear();
+      for (const auto& [time, candidate] : timed) candidates[i].push_back(candidate);
+      choices.set(key, candidates[i].front());
+    }
+  }
+  for (std::size_t i = 0; i < products.size(); ++i) choices.add(choice_key(products[i]), candidates[i].front());
 }
 
 void Gemm::run(cudaStream_t stream, const GemmArgs& args) {

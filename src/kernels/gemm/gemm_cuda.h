@@ -6,7 +6,9 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -52,6 +54,10 @@ class Gemm {
   // Times the kernels that can do this product, at this M and all down to half of it, and keeps the fastest, so that no capture or
   // timed run does. Waits for the stream; overwrites `out`; wants some 250 MB of device memory while it runs, and does with less.
   void prepare(cudaStream_t stream, const GemmArgs& args);
+  // For products that always follow each other, as a decode layer's do: of the kernels that are fastest alone, those with which `run`,
+  // which launches the products and what lies between, takes the shortest time. A kernel that starts early, or lets the next one, is
+  // worth more there than alone. `run` wants weights beyond the L2 cache; it is captured, and run some hundred times.
+  void prepare_together(cudaStream_t stream, std::span<const GemmArgs> products, const std::function<void()>& run);
   bool prepared(const GemmArgs& args) const;
   std::int64_t workspace_bytes() const;  // device memory held
 

@@ -388,6 +388,29 @@ TEST_F(GemmCuda, ChoicesComeBackFromTheFile) {
   }
 }
 
+TEST_F(GemmCuda, ProductsPreparedTogetherAreRightAndMeasuredOnce) {
+  const std::string path = testing::TempDir() + "keel_gemm_together/gemm";
+  std::filesystem::remove(path);
+  const Matrix up = make_matrix(DType::f16, 1024, 512, false, false, 96), down = make_matrix(DType::f16, 512, 1024, false, true, 97);
+  const auto x = on_device(random_values(DType::f16, 16 * 512, 98));
+  DeviceBuffer<std::uint16_t> between(16 * 1024, "between"), out(16 * 512, "out");
+  const GemmArgs products[] = {{.weights = up.weights, .x = x.data(), .tokens = 16, .out = between.data(), .out_type = DType::f16},
+                               {.weights = down.weights, .x = between.data(), .tokens = 16, .out = out.data(), .out_type = DType::f16}};
+  for (int round = 0; round < 2; ++round) {
+    Gemm gemm(DType::f16, 64, 0, path);
+    int runs = 0;
+    gemm.prepare_together(*stream, products, [&] {
+      for (const GemmArgs& args : products) gemm.run(*stream, args);
+      ++runs;
+    });
+    if (round == 0) EXPECT_GT(runs, 10);
+    if (round == 1) EXPECT_EQ(runs, 0);
+    for (const GemmArgs& args : products) EXPECT_TRUE(gemm.prepared(args));
+    expect_product(up, 16, DType::f16, 0, *stream, [&](const GemmArgs& args) { gemm.run(*stream, args); });
+    expect_product(down, 16, DType::f16, 0, *stream, [&](const GemmArgs& args) { gemm.run(*stream, args); });
+  }
+}
+
 // On the host alone.
 TEST(GemmChoices, ALineThatIsNoChoiceIsIgnored) {
   const std::string path = testing::TempDir() + "keel_gemm_lines/gemm";
