@@ -24,7 +24,7 @@ std::string text(const GemmChoice& choice) {
 }
 
 std::optional<GemmChoice> parse(const std::string& text) {
-  GemmChoice choice;
+  GemmChoice choice{.unchecked = true};
   std::istringstream in(text);
   int share = 0;
   in >> choice.skinny.warpgroups >> choice.skinny.splits >> share >> choice.skinny.streams_x >> choice.launch_tokens >> std::hex;

@@ -16,6 +16,7 @@ struct GemmChoice {
   SkinnyPlan skinny;
   std::int64_t launch_tokens = 0;
   cublasLtMatmulAlgo_t algorithm = {};
+  bool unchecked = false;  // read from the file and not yet seen to be one of its product's choices
 };
 
 std::string choice_key(const GemmArgs& args);  // the shape, with tokens rounded up to the next power of two
@@ -24,6 +25,7 @@ class GemmChoices {
  public:
   explicit GemmChoices(std::string path);  // empty: no file
   const GemmChoice* find(const std::string& key) const;
+  void confirm(const std::string& key) { choices_.at(key).unchecked = false; }
   void set(const std::string& key, const GemmChoice& choice) { choices_[key] = choice; }
   void add(const std::string& key, const GemmChoice& choice);  // and to the file; one that cannot be written costs a measurement next time
 

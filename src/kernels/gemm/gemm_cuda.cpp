@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "device/cuda.h"
 #include "kernels/gemm/gemm_choice.h"
 #include "kernels/gemm/gemm_kernels.h"
@@ -131,6 +132,21 @@ struct Gemm::State {
     return true;
   }
 
+  // Whether a choice is there. What a file says may be of another product, so it is looked at and tried once.
+  bool is_known(cudaStream_t stream, const GemmArgs& args) {
+    const std::string key = choice_key(args);
+    const GemmChoice* known = choices.find(key);
+    if (known == nullptr || !known->unchecked) return known != nullptr;
+    const auto is_same = [&](const GemmChoice& other) { return other.skinny == known->skinny && other.launch_tokens == known->launch_tokens; };
+    const bool is_one = known->skinny.warpgroups == 0 || std::ranges::any_of(skinny_choices(args), is_same);
+    if (!is_one || !run(stream, args, *known)) {
+      log_warning("{}: the file's choice cannot do this product, measured again", key);
+      return false;
+    }
+    choices.confirm(key);
+    return true;
+  }
+
   // Without a measurement.
   GemmChoice guess(const GemmArgs& args) {
     if (const auto skinny = skinny_choices(args); !skinny.empty() && args.tokens <= 2 * kSkinnyTokens) return skinny.front();
@@ -247,20 +263,22 @@ Gemm::Gemm(DType dtype, std::int64_t max_tokens, std::int64_t scratch_elements, 
 }
 Gemm::~Gemm() = default;
 
-bool Gemm::prepared(const GemmArgs& args) const { return state_->choices.find(choice_key(args)) != nullptr; }
+bool Gemm::prepared(const GemmArgs& args) const {
+  const GemmChoice* choice = state_->choices.find(choice_key(args));
+  return choice != nullptr && !choice->unchecked;
+}
 
 std::int64_t Gemm::workspace_bytes() const { return state_->library.workspace_bytes() + state_->scratch.bytes(); }
 
 void Gemm::prepare(cudaStream_t stream, const GemmArgs& args) {
   state_->check_args(args);
   if (args.tokens == 0) return;
-  const std::string key = choice_key(args);
-  if (state_->choices.find(key) == nullptr) state_->choices.add(key, state_->measure(stream, args).front());
+  if (!state_->is_known(stream, args)) state_->choices.add(choice_key(args), state_->measure(stream, args).front());
   run(stream, args);  // loads its kernels
 }
 
 void Gemm::prepare_together(cudaStream_t stream, std::span<const GemmArgs> products, const std::function<void()>& run) {
-  if (std::all_of(products.begin(), products.end(), [&](const GemmArgs& args) { return prepared(args); })) return;
+  if (std::all_of(products.begin(), products.end(), [&](const GemmArgs& args) { return state_->is_known(stream, args); })) return;
   GemmChoices& choices = state_->choices;
   std::vector<std::vector<GemmChoice>> candidates;
   for (const GemmArgs& args : products) {

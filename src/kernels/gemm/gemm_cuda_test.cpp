@@ -411,6 +411,31 @@ TEST_F(GemmCuda, ProductsPreparedTogetherAreRightAndMeasuredOnce) {
   }
 }
 
+TEST_F(GemmCuda, AChoiceOfAnotherProductIsMeasuredAgain) {
+  const std::string path = testing::TempDir() + "keel_gemm_foreign/gemm";
+  std::filesystem::remove(path);
+  const Matrix m = make_matrix(DType::f16, 512, 128, false, false, 96);  // two blocks of columns, and below splits of eight
+  const auto lines = [&] {
+    Gemm gemm(DType::f16, 64, 0, path);
+    expect_product(m, 8, DType::f16, 0, *stream, [&](const GemmArgs& args) {
+      EXPECT_FALSE(gemm.prepared(args));
+      gemm.prepare(*stream, args);
+      EXPECT_TRUE(gemm.prepared(args));
+    });
+    std::ifstream file(path);
+    return std::count(std::istreambuf_iterator<char>(file), {}, '\n');
+  };
+  EXPECT_EQ(lines(), 1);
+  std::string line;
+  std::getline(std::ifstream(path), line);
+  const std::string begin = line.substr(0, line.rfind('|') + 1);
+  for (const char* foreign : {"1 8 0 0 64", "1 1 0 0 16"}) {
+    std::ofstream(path) << begin << foreign << " 0 0 0 0 0 0 0 0\n";
+    EXPECT_EQ(lines(), 2) << foreign;
+    EXPECT_EQ(lines(), 2) << foreign;  // the later line is right
+  }
+}
+
 // On the host alone.
 TEST(GemmChoices, ALineThatIsNoChoiceIsIgnored) {
   const std::string path = testing::TempDir() + "keel_gemm_lines/gemm";
@@ -429,6 +454,7 @@ TEST(GemmChoices, ALineThatIsNoChoiceIsIgnored) {
     ASSERT_NE(read.find(key), nullptr) << key;
     EXPECT_EQ(read.find(key)->skinny, choice.skinny);
     EXPECT_EQ(read.find(key)->launch_tokens, 32);
+    EXPECT_TRUE(read.find(key)->unchecked);  // against the product that has the key
   }
 }
 
