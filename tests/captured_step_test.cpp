@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fmt/format.h>
 #include <fstream>
@@ -221,6 +222,51 @@ TEST_P(CapturedStep, LogitRowsComeInTheOrderAskedFor) {
   for (std::size_t i = 0; i < 8; ++i) {
     EXPECT_TRUE(std::equal(in_order.begin() + i * width, in_order.begin() + (i + 1) * width, reversed.begin() + (7 - i) * width)) << "row " << i;
   }
+}
+
+// A measurement waits for the stream, runs a product hundreds of times and adds a line to the cache's file; a guess is told.
+TEST(CapturedStepProducts, AreAllMeasuredBeforeTheFirstStep) {
+  try {
+    choose_device("cuda");
+  } catch (const Error& refusal) {
+    GTEST_SKIP() << refusal.what();
+  }
+  const fs::path cache = fs::path(testing::TempDir()) / "keel_captured_step_cache";
+  fs::remove_all(cache);
+  const char* const usual = std::getenv("XDG_CACHE_HOME");
+  const std::string before = usual == nullptr ? "" : usual;
+  setenv("XDG_CACHE_HOME", cache.c_str(), 1);
+  const LoadedModel& model = loaded("awq", DType::f16);
+  const ModelConfig& config = model.config;
+  const KvLayout layout({DType::f16, DType::e4m3}, {config.layers, config.kv_heads, config.head_dim, kPage}, PageOrder::cuda);
+  WorkerPool workers(0);
+  for (const bool graphs : {false, true}) {
+    KvPool pool(layout, KvScales::unit(layout.geometry()), kMostSequences * kPagesEach * layout.page_bytes(), page_memory(Device::cuda));
+    const auto executor = make_executor(Device::cuda, model, layout, {.max_tokens = 140, .max_sequences = 5, .max_logit_rows = 24, .max_context = 200, .graphs = graphs}, workers);
+    executor->bind(pool);
+    const std::uintmax_t bytes = fs::file_size(cache / "keel/gemm");
+    testing::internal::CaptureStderr();
+    for (const std::int64_t prompt : {1, 2, 3, 5, 9, 17, 31, 65, 140}) {
+      Step step = step_of(config, {prompt}, 30, 40);
+      step.rows.sequences[0].rows = prompt;
+      step.rows.tokens.assign(static_cast<std::size_t>(prompt), 7);
+      step.rows.positions.clear();
+      step.rows.slots.clear();
+      for (std::int64_t i = 0; i < prompt; ++i) {
+        step.rows.positions.push_back(static_cast<std::int32_t>(i));
+        step.rows.slots.push_back(step.pages[static_cast<std::size_t>(i / kPage)] * kPage + i % kPage);
+      }
+      step.rows.keep_all = true;
+      executor->forward(step.rows, {});
+      std::vector<std::int64_t> rows;
+      for (std::int64_t i = 0; i < std::min<std::int64_t>(prompt, 24); ++i) rows.push_back(i);
+      executor->logits(rows);
+    }
+    for (const std::int64_t sequences : {1, 2, 3, 4, 5}) executor->forward(step_of(config, std::vector<std::int64_t>(static_cast<std::size_t>(sequences), 40), 31, 41).rows, {});
+    EXPECT_EQ(testing::internal::GetCapturedStderr(), "") << "graphs: " << graphs;
+    EXPECT_EQ(fs::file_size(cache / "keel/gemm"), bytes) << "graphs: " << graphs;
+  }
+  usual == nullptr ? unsetenv("XDG_CACHE_HOME") : setenv("XDG_CACHE_HOME", before.c_str(), 1);
 }
 
 constexpr DType f16 = DType::f16, bf16 = DType::bf16, e4m3 = DType::e4m3, u4 = DType::u4;

@@ -3,6 +3,7 @@
 #include <cudnn.h>
 
 #include <algorithm>
+#include <bit>
 #include <ranges>
 
 #include "base/bytes.h"
@@ -99,14 +100,17 @@ void CudaDecoder::bind(KvPool& pool) {
   copy_to_device(stream_, key_scales_.data(), pool.scales().keys.data(), key_scales_.size());
   copy_to_device(stream_, value_scales_.data(), pool.scales().values.data(), value_scales_.size());
   stream_.synchronize();
+  measuring_ = true;
   measure_products();
   if (limits_.attention_plans && refusals_.native.empty()) prefill_.prepare_common(prefill_args(0), limits_.max_tokens, limits_.max_context);
   if (limits_.graphs && refusals_.decode.empty()) {
     for (const std::int64_t bucket : buckets_) capture(bucket);
   }
+  measuring_ = false;
 }
 
-// The products that prompts of every length will want, on activations as large as real ones, before a request waits for them.
+// The products that steps of every size will want, on activations as large as real ones, before a request waits for them. Those of
+// the graphs' sizes are measured where they are captured.
 void CudaDecoder::measure_products() {
   const DeviceLayer& layer = weights_.layers.front();
   const std::int64_t rows = limits_.max_tokens;
@@ -122,7 +126,14 @@ void CudaDecoder::measure_products() {
   };
   fill(attended_);
   fill(activated_);
-  for (std::int64_t tokens = rows; tokens > buckets_.back(); tokens /= 2) {
+  fill(last_rows_);
+  const std::int64_t captured = limits_.graphs && refusals_.decode.empty() ? buckets_.back() : 0;
+  // One of each size that choices are kept for.
+  const auto next_smaller = [](std::int64_t tokens) { return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(tokens)) / 2); };
+  for (std::int64_t count = limits_.max_logit_rows; count > captured; count = next_smaller(count)) {
+    product(weights_.head, last_rows_.data(), count, logits_.data(), DType::f32);
+  }
+  for (std::int64_t tokens = rows; tokens > captured; tokens = next_smaller(tokens)) {
     product(layer.qkv, normed_.data(), tokens, qkv_.data(), dtype_);
     product(layer.o, attended_.data(), tokens, projected_.data(), dtype_);
     product(gated_args(layer.gate_up, tokens));

@@ -100,6 +100,7 @@ class CudaDecoder final : public Executor {
   RouteRefusals refusals_;
   std::int64_t table_stride_;  // pages of the longest context
   KvPool* pool_ = nullptr;
+  bool measuring_ = false;  // while bound: products may be timed
   RouteCounts routes_;
   std::vector<RoutedSequence> routed_;  // of the last step
   struct TimedLaunches {

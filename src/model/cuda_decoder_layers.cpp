@@ -31,9 +31,9 @@ GemmArgs CudaDecoder::gated_args(const GemmWeights& weights, std::int64_t tokens
 }
 
 void CudaDecoder::product(const GemmArgs& args) {
-  cudaStreamCaptureStatus capturing;
-  check(cudaStreamIsCapturing(stream_, &capturing), "state of the stream");
-  if (capturing == cudaStreamCaptureStatusNone) {
+  cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+  if (measuring_) check(cudaStreamIsCapturing(stream_, &capturing), "state of the stream");
+  if (measuring_ && capturing == cudaStreamCaptureStatusNone) {
     gemm_.prepare(stream_, args);  // measures what is new, then runs
   } else {
     gemm_.run(stream_, args);
@@ -63,7 +63,7 @@ void CudaDecoder::launch_norm(std::uint16_t* residual, bool add, const float* we
 void CudaDecoder::add_product(const GemmWeights& weights, const void* x, std::uint16_t* residual, std::int64_t rows) {
   if (!is_added(rows)) return product(weights, x, rows, projected_.data(), dtype_);
   GemmArgs args{.weights = weights, .x = x, .tokens = rows, .out = projected_.data(), .out_type = dtype_};
-  if (!gemm_.prepared(args)) gemm_.prepare(stream_, args);  // which overwrites its output
+  if (measuring_ && !gemm_.prepared(args)) gemm_.prepare(stream_, args);  // which overwrites its output
   args.out = residual;
   args.accumulate = true;
   gemm_.run(stream_, args);

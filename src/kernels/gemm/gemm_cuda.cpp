@@ -318,9 +318,14 @@ void Gemm::prepare_together(cudaStream_t stream, std::span<const GemmArgs> produ
 void Gemm::run(cudaStream_t stream, const GemmArgs& args) {
   state_->check_args(args);
   if (args.tokens == 0) return;
-  const GemmChoice* choice = state_->choices.find(choice_key(args));
-  if (choice != nullptr && state_->run(stream, args, *choice)) return;
-  keel::check(state_->run(stream, args, state_->guess(args)), "gemm: the first algorithm that cuBLASLt names runs");
+  const std::string key = choice_key(args);
+  const GemmChoice* choice = state_->choices.find(key);
+  const bool is_measured = choice != nullptr && !choice->unchecked;
+  if (is_measured && state_->run(stream, args, *choice)) return;
+  log_warning("{}: {}; a guess serves it from now on", key, is_measured ? "the measured choice does not run" : "this product was not measured");
+  const GemmChoice guess = state_->guess(args);
+  keel::check(state_->run(stream, args, guess), "gemm: the first algorithm that cuBLASLt names runs");
+  state_->choices.set(key, guess);
 }
 
 }  // namespace keel::cuda

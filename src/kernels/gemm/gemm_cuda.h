@@ -48,8 +48,8 @@ class Gemm {
   Gemm(DType dtype, std::int64_t max_tokens, std::int64_t scratch_elements, std::string cache_path = {});
   ~Gemm();
 
-  // Capturable once prepared. The weights and the bias must not be what the kernel just before in the stream writes: they are
-  // read before it ends.
+  // Capturable once prepared; a product that is not is guessed, and that is told once. The weights and the bias must not be what the
+  // kernel just before in the stream writes: they are read before it ends.
   void run(cudaStream_t stream, const GemmArgs& args);
   // Times the kernels that can do this product, at this M and all down to half of it, and keeps the fastest, so that no capture or
   // timed run does. Waits for the stream; overwrites `out`; wants some 250 MB of device memory while it runs, and does with less.

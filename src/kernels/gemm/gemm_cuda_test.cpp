@@ -403,12 +403,26 @@ TEST_F(GemmCuda, ProductsPreparedTogetherAreRightAndMeasuredOnce) {
       for (const GemmArgs& args : products) gemm.run(*stream, args);
       ++runs;
     });
-    if (round == 0) EXPECT_GT(runs, 10);
-    if (round == 1) EXPECT_EQ(runs, 0);
+    EXPECT_EQ(runs > 10, round == 0);
+    EXPECT_EQ(runs == 0, round == 1);
     for (const GemmArgs& args : products) EXPECT_TRUE(gemm.prepared(args));
     expect_product(up, 16, DType::f16, 0, *stream, [&](const GemmArgs& args) { gemm.run(*stream, args); });
     expect_product(down, 16, DType::f16, 0, *stream, [&](const GemmArgs& args) { gemm.run(*stream, args); });
   }
+}
+
+TEST_F(GemmCuda, AProductThatWasNotMeasuredIsGuessedAndToldOnce) {
+  const Matrix m = make_matrix(DType::f16, 512, 512, false, false, 99);
+  Gemm gemm(DType::f16, 64, 0);
+  const auto told = [&](std::int64_t tokens) {
+    testing::internal::CaptureStderr();
+    expect_product(m, tokens, DType::f16, 0, *stream, [&](const GemmArgs& args) { gemm.run(*stream, args); });
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_NE(told(40).find("was not measured; a guess serves it"), std::string::npos);
+  EXPECT_EQ(told(40), "");
+  EXPECT_EQ(told(64), "");  // the same choice
+  EXPECT_NE(told(8), "");
 }
 
 TEST_F(GemmCuda, AChoiceOfAnotherProductIsMeasuredAgain) {
