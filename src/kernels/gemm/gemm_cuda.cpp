@@ -21,6 +21,8 @@ constexpr int kAlgorithms = 12;                            // of cuBLASLt that a
 constexpr std::size_t kTogether = 16;                      // of the fastest alone that are timed among other products
 constexpr int kTogetherLibrary = 2;                        // and of cuBLASLt's, at the least
 constexpr std::size_t kTogetherAgain = 6;                  // of which so many once more, when the other products have been chosen
+constexpr std::int64_t kSmallBytes = 2 << 20;              // weights that are read in less time than a launch takes: of their products
+constexpr std::size_t kOfSmall = 6;                        // the likely best alone are timed
 constexpr std::int64_t kMostSkinnyTokens = 256;            // past which AWQ is surely expanded
 constexpr std::int64_t kRotationBytes = 200 << 20;         // of weights between two uses of the same: more than the L2 holds
 constexpr std::int64_t kMostRandomBytes = 512 << 20;       // of x
@@ -222,7 +224,9 @@ std::vector<GemmChoice> Gemm::State::measure(cudaStream_t stream, const GemmArgs
   cuda::check(cudaStreamSynchronize(stream), "wait before a measurement");
 
   std::vector<GemmChoice> candidates = skinny_choices(args);
-  for (const auto& algorithm : algorithms(args, kAlgorithms)) candidates.push_back({.algorithm = algorithm});
+  const bool is_small = code_bytes <= kSmallBytes && args.tokens <= kSkinnyTokens;
+  if (is_small) candidates.resize(std::min(candidates.size(), kOfSmall));
+  for (const auto& algorithm : algorithms(args, is_small ? 2 : kAlgorithms)) candidates.push_back({.algorithm = algorithm});
   std::vector<Timed> timed;
   for (const GemmChoice& candidate : candidates) {
     timed.emplace_back(stream, static_cast<int>(copies), [&](int copy) {
