@@ -6,7 +6,7 @@
 //   write   rope_write with rounding, alone               turn    the same with nothing to store or round: norms and RoPE
 //   both    write, then fresh                             pages   gather's kernel that expands the pages, alone
 //   plain   PrefillAttention::plain, in a run of its own: what it heats would slow the others
-// prefill_cuda_bench [SECONDS an arm [fresh | plain]]
+// prefill_cuda_bench [SECONDS an arm [fresh | plain]] [--json FILE]; the latter gets a JSON line an arm
 // The arms take turns of a few milliseconds, so that all run at one clock whatever the power limit does; longer turns differ by some 3 %
 // with one and the same kernel. Times and clocks are read on the device between turns.
 #include <cudnn.h>
@@ -24,6 +24,7 @@
 
 #include "base/random.h"
 #include "device/cuda.h"
+#include "kernels/cuda_bench.h"
 #include "kernels/gemm/gemm_kernels.h"
 #include "kernels/kv_write/kv_write_cuda.h"
 #include "kernels/paged_attention/cudnn_sdpa.h"
@@ -142,7 +143,7 @@ SdpaShape exact_shape(float scale, std::int64_t batch, std::int64_t rows, std::i
           .out_sequence = rows * kQWidth};
 }
 
-void run(double seconds, const std::string& only) {
+void run(BenchRecords& records, double seconds, const std::string& only) {
   const Stream stream;
   const KvLayout layout({DType::f16, DType::e4m3}, {1, kKvHeads, kDim, 16}, PageOrder::cuda);
   const std::int64_t pages = kMostTokens / 16;
@@ -284,6 +285,7 @@ void run(double seconds, const std::string& only) {
       if (arm.bytes > 0) std::printf(" %7.1f GB/s", arm.bytes * 1e-6 / arm.ms);
       if (arm.bytes == 0 && arm.name != "write" && arm.name != "turn") std::printf(" %6.1f TFLOP/s %.3f of bare", flop * 1e-9 / arm.ms, arms[0].ms / arm.ms);
       std::printf("\n");
+      records.add({{"case", c.name}, {"arm", arm.name}, {"ms", arm.ms}, {"least_ms", arm.least}, {"most_ms", arm.most}, {"arm_mhz", arm.mhz}, {"flop", flop}, {"bytes", arm.bytes}});
     }
     if (is_fresh && arms.size() > 1) {
       const float bare = arms[0].ms, fresh = arms[2].ms, write_ms = arms[3].ms, turn = arms[4].ms, both = arms[5].ms;
@@ -297,6 +299,7 @@ void run(double seconds, const std::string& only) {
 }  // namespace keel::cuda
 
 int main(int argc, char** argv) {
+  keel::cuda::BenchRecords records("prefill_cuda_bench", argc, argv);
   const double seconds = argc > 1 ? std::atof(argv[1]) : 0.5;
   const keel::cuda::FoundDevice found = keel::cuda::find_device();
   if (!found.usable) {
@@ -304,5 +307,5 @@ int main(int argc, char** argv) {
     return 0;
   }
   std::printf("%s, cuDNN %zu; f16, 32/8 heads of 128, K16/V8 pages, random; %g s an arm\n", found.info.name.c_str(), cudnnGetVersion(), seconds);
-  keel::cuda::run(seconds, argc > 2 ? argv[2] : "");
+  keel::cuda::run(records, seconds, argc > 2 ? argv[2] : "");
 }
