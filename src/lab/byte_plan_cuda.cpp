@@ -11,6 +11,8 @@ constexpr std::int64_t kAwqGroup = 128, kAwqRowTile = 64;
 constexpr std::int64_t kPage = 16;
 constexpr std::int64_t kLibraryGemmBytes = std::int64_t{64} << 20;
 constexpr std::int64_t kNativeSequences = 16;  // of one call of cuDNN
+constexpr std::int64_t kCudnnBytes = 1 << 20;  // its plans' workspace
+constexpr std::int64_t kSpareRows = 256;       // of queries, keys and values, behind a step's
 constexpr std::int64_t kRowSamplingBytes = 48;
 
 std::int64_t up(std::int64_t value, std::int64_t step) { return (value + step - 1) / step * step; }
@@ -63,13 +65,13 @@ std::vector<NamedBytes> cuda_scratch(const ModelConfig& c, const StepLimits& lim
     for (const Matrix& matrix : layer_matrices(c)) awq_elements = std::max(awq_elements, matrix.rows * matrix.columns);
   }
   const bool native = any_of(c.head_dim, {64, 80, 96, 128, 256});
-  return {{"activations", tokens * 2 * (3 * c.hidden + (c.heads + 2 * c.kv_heads) * c.head_dim + attention + 3 * c.intermediate)},
+  return {{"activations", 2 * (tokens * (3 * c.hidden + attention + 3 * c.intermediate) + (tokens + kSpareRows) * (c.heads + 2 * c.kv_heads) * c.head_dim)},
           {"rows of the head and logits", rows * (2 * c.hidden + 2 * std::max(c.hidden, attention) + 4 * c.vocabulary)},
           {"rotary table and scales", limits.max_context * c.rotary_dim * 4 + scales},
           {"a step's tokens, slots, pages and sampling",
            tokens * (4 + 4 + 8) + rows * (4 + 4 + kRowSamplingBytes) + sequences * (4 + (limits.max_context + kPage - 1) / kPage * 4)},
           {"decode attention", decode_workspace(c, sequences, multiprocessors)},
-          {"prefill attention", native ? limits.prefill_workspace_bytes + 5 * (kNativeSequences + 1) * 4 : 0},
+          {"prefill attention", native ? limits.prefill_workspace_bytes + 5 * (kNativeSequences + 1) * 4 + kCudnnBytes : 0},
           {"matrix products", kLibraryGemmBytes + awq_elements * 2}};
 }
 

@@ -3,6 +3,7 @@
 #include <cudnn.h>
 
 #include <algorithm>
+#include <utility>
 #include <bit>
 #include <ranges>
 
@@ -25,6 +26,13 @@ std::vector<std::int64_t> graph_buckets(std::int64_t most) {
   return buckets;
 }
 
+const ExecutorLimits& checked(const ExecutorLimits& limits) {
+  if (limits.max_sequences > limits.max_tokens) {
+    fail("a step of {} sequences wants room for one token of each, found {}", limits.max_sequences, limits.max_tokens);
+  }
+  return limits;
+}
+
 // What the pointwise kernels' 16-byte accesses want of a model.
 const ModelConfig& checked(const ModelConfig& config) {
   const auto whole_chunks = [](const char* what, std::int64_t size) {
@@ -42,7 +50,7 @@ const ModelConfig& checked(const ModelConfig& config) {
 CudaDecoder::CudaDecoder(const LoadedModel& model, const KvLayout& layout, const ExecutorLimits& limits, WorkerPool& workers)
     : config_(checked(model.config)),
       layout_(layout),
-      limits_(limits),
+      limits_(checked(limits)),
       dtype_(device_dtype(config_)),
       device_(find_device().info),
       shared_weights_(device_weights(model, dtype_, workers)),
@@ -56,7 +64,7 @@ CudaDecoder::CudaDecoder(const LoadedModel& model, const KvLayout& layout, const
       value_scales_(config_.layers * config_.kv_heads, "value scales"),
       residual_(limits.max_tokens * config_.hidden, "the residual stream"),
       normed_(limits.max_tokens * config_.hidden, "normalised activations"),
-      qkv_(limits.max_tokens * (config_.heads + 2 * config_.kv_heads) * config_.head_dim, "queries, keys and values"),
+      qkv_((limits.max_tokens + kPrefillSpareRows) * (config_.heads + 2 * config_.kv_heads) * config_.head_dim, "queries, keys and values"),
       attended_(limits.max_tokens * config_.heads * config_.head_dim, "attention outputs"),
       gate_up_(limits.max_tokens * 2 * config_.intermediate, "feed-forward activations"),
       activated_(limits.max_tokens * config_.intermediate, "feed-forward activations"),
@@ -77,7 +85,7 @@ CudaDecoder::CudaDecoder(const LoadedModel& model, const KvLayout& layout, const
       sampled_host_(limits.max_logit_rows, "sampled tokens"),
       logits_host_(limits.max_logit_rows * config_.vocabulary, "logits on the host"),
       buckets_(graph_buckets(std::min(limits.max_sequences, limits.max_logit_rows))) {
-  if (const std::string refusal = prefill_.plain_refusal(); !refusal.empty()) fail("{}", refusal);
+  if (const std::string refusal = plain_prefill_refusal(layout, dtype_, config_.heads); !refusal.empty()) fail("{}", refusal);
   const DType model_16 = layout.format().key == DType::e4m3 ? layout.format().value : layout.format().key;
   for (const DType type : {layout.format().key, layout.format().value}) {
     if (type == DType::f32 || ((type == DType::f16 || type == DType::bf16) && type != dtype_)) {
@@ -86,12 +94,16 @@ CudaDecoder::CudaDecoder(const LoadedModel& model, const KvLayout& layout, const
     }
   }
   if (!refusals_.decode.empty()) log_warning("{}; decode rows take the plain kernel", refusals_.decode);
-  if (!refusals_.native.empty()) log_warning("{}; prompts take the plain kernel", refusals_.native);
+  warn_of_plain_prompts();
 
   std::vector<float> table(rope_table_.size());
   fill_rope_table(table.data(), limits.max_context, config_.rotary_dim, config_.inverse_frequencies.data(), config_.rope_magnitude);
   copy_to_device(stream_, rope_table_.data(), table.data(), table.size());
   stream_.synchronize();
+}
+
+void CudaDecoder::warn_of_plain_prompts() const {
+  if (!refusals_.native.empty()) log_warning("{}; prompts take the plain kernel", refusals_.native);
 }
 
 void CudaDecoder::bind(KvPool& pool) {
@@ -102,7 +114,11 @@ void CudaDecoder::bind(KvPool& pool) {
   stream_.synchronize();
   measuring_ = true;
   measure_products();
-  if (limits_.attention_plans && refusals_.native.empty()) prefill_.prepare_common(prefill_args(0), limits_.max_tokens, limits_.max_context);
+  if (refusals_.native.empty()) {
+    prefill_.prepare(prefill_args(0), limits_.max_tokens, limits_.max_context, limits_.attention_plans);
+    refusals_.native = prefill_.native_refusal();
+    warn_of_plain_prompts();
+  }
   if (limits_.graphs && refusals_.decode.empty()) {
     for (const std::int64_t bucket : buckets_) capture(bucket);
   }
@@ -208,9 +224,7 @@ StepResult CudaDecoder::step(const StepRows& rows, std::span<const std::optional
   keel::check(outputs <= limits_.max_logit_rows, "more logit rows than the decoder's scratch holds");
   keel::check(sampling.empty() || static_cast<std::int64_t>(sampling.size()) == outputs, "a sampling a logit row");
   stage(rows);
-  const AttentionPlan plan = plan_attention(rows.sequences, refusals_);
-  count_routes(plan, rows);
-  routed_ = plan.routed;
+  AttentionPlan plan = plan_attention(rows.sequences, refusals_);
   timed_launches_ = 0;
   bool host_logits = sampling.empty() && outputs > 0;
   for (std::int64_t i = 0; i < outputs; ++i) {
@@ -235,6 +249,8 @@ StepResult CudaDecoder::step(const StepRows& rows, std::span<const std::optional
     logit_rows_.send(stream_, outputs);
     launch_mixed(rows, plan);
   }
+  count_routes(plan, rows);
+  routed_ = std::move(plan.routed);
   if (outputs > 0) {
     copy_to_host(stream_, sampled_host_.data(), sampled_.data(), static_cast<std::size_t>(outputs));
     if (host_logits) copy_to_host(stream_, logits_host_.data(), logits_.data(), static_cast<std::size_t>(outputs * config_.vocabulary));

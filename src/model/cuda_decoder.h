@@ -51,26 +51,27 @@ class CudaDecoder final : public Executor {
  private:
   StepResult step(const StepRows& rows, std::span<const std::optional<DeviceSampling>> sampling);
   std::span<const float> launch_logits(std::span<const std::int64_t> rows);
+  void warn_of_plain_prompts() const;
   void stage(const StepRows& rows);
   void replay(std::int64_t tokens);
   void pad(std::int64_t tokens, std::int64_t bucket);
   void capture(std::int64_t bucket);
   void measure_products();
   // Launches a step whose rows are staged: normed_ then holds the final hidden states of all rows, or, where only the last
-  // positions are wanted, of the logit rows in their order.
+  // positions are wanted, of the logit rows in their order. Sequences that cuDNN refuses become the plan's plain ones.
   void launch_decode(std::int64_t sequences);
   void launch_embedding(std::int64_t rows);
   void launch_decode_layer(std::int64_t layer, std::int64_t sequences);
   void choose_decode_products(std::int64_t sequences);
-  void launch_mixed(const StepRows& rows, const AttentionPlan& plan);
-  void launch_attention(std::int64_t layer, const StepRows& rows, const AttentionPlan& plan);
-  void launch_probed_attention(std::int64_t layer, const StepRows& rows, const AttentionPlan& plan);
+  void launch_mixed(const StepRows& rows, AttentionPlan& plan);
+  void launch_attention(std::int64_t layer, const StepRows& rows, AttentionPlan& plan);
+  void launch_probed_attention(std::int64_t layer, const StepRows& rows, AttentionPlan& plan);
   void launch_attention_inputs(std::int64_t layer, std::int64_t tokens, bool round);
   void launch_mlp(const DeviceLayer& layer, std::uint16_t* residual, std::int64_t rows);
   void launch_norm(std::uint16_t* residual, bool add, const float* weight, std::int64_t rows);
   void add_product(const GemmWeights& weights, const void* x, std::uint16_t* residual, std::int64_t rows);
   PrefillAttentionArgs prefill_args(std::int64_t layer);  // of no sequence yet
-  void launch_prefill_attention(std::int64_t layer, const StepRows& rows, const AttentionPlan& plan);
+  void launch_prefill_attention(std::int64_t layer, const StepRows& rows, AttentionPlan& plan);
   void gather_rows(const std::uint16_t* from, std::int64_t width, std::int64_t rows, std::uint16_t* to);
   template <class Launch>
   void timed(Route route, Launch&& launch);

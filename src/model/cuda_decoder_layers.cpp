@@ -101,7 +101,7 @@ void CudaDecoder::launch_decode(std::int64_t sequences) {
 
 // Past the last layer's attention only the rows whose logits are wanted matter: the others' last output projection and
 // feed-forward, a fortieth of a prompt's work, are left out.
-void CudaDecoder::launch_mixed(const StepRows& rows, const AttentionPlan& plan) {
+void CudaDecoder::launch_mixed(const StepRows& rows, AttentionPlan& plan) {
   const ProfileRange range(plan.only(Route::decode) ? "decode rows" : "prompt rows");
   const auto tokens = static_cast<std::int64_t>(rows.tokens.size()), outputs = static_cast<std::int64_t>(rows.logit_rows.size());
   launch_embedding(tokens);
@@ -143,7 +143,7 @@ void CudaDecoder::timed(Route route, Launch&& launch) {
   one.end.record(stream_);
 }
 
-void CudaDecoder::launch_attention(std::int64_t index, const StepRows& rows, const AttentionPlan& plan) {
+void CudaDecoder::launch_attention(std::int64_t index, const StepRows& rows, AttentionPlan& plan) {
   if (plan.decode_sequences > 0) timed(Route::decode, [&] { decode_attention(stream_, decode_args(index, plan.decode_sequences)); });
   launch_prefill_attention(index, rows, plan);
 }
@@ -170,9 +170,11 @@ PrefillAttentionArgs CudaDecoder::prefill_args(std::int64_t layer) {
           .kv_stride = q_width + 2 * kv_width};
 }
 
-void CudaDecoder::launch_prefill_attention(std::int64_t layer, const StepRows& rows, const AttentionPlan& plan) {
+// Plain last: what the others leave to it is its from here on.
+void CudaDecoder::launch_prefill_attention(std::int64_t layer, const StepRows& rows, AttentionPlan& plan) {
   for (const Route route : {Route::fresh, Route::gather, Route::plain}) {
     std::vector<PrefillSequence> sequences;
+    std::vector<PrefillRefusal> refused;
     for (const RoutedSequence& routed : plan.routed) {
       if (routed.route != route) continue;
       const AttentionSequence& s = rows.sequences[static_cast<std::size_t>(routed.sequence)];
@@ -182,10 +184,15 @@ void CudaDecoder::launch_prefill_attention(std::int64_t layer, const StepRows& r
     PrefillAttentionArgs args = prefill_args(layer);
     args.sequences = sequences;
     timed(route, [&] {
-      if (route == Route::fresh) prefill_.fresh(stream_, args);
-      if (route == Route::gather) prefill_.gather(stream_, args);
+      if (route == Route::fresh) prefill_.fresh(stream_, args, &refused);
+      if (route == Route::gather) prefill_.gather(stream_, args, &refused);
       if (route == Route::plain) prefill_.plain(stream_, args);
     });
+    for (const auto& [sequence, reason] : refused) {
+      RoutedSequence& routed = plan.routed[static_cast<std::size_t>(sequences[sequence].table_row)];
+      routed.route = Route::plain;
+      routed.reason = reason;
+    }
   }
 }
 

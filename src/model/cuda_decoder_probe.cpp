@@ -26,7 +26,7 @@ std::vector<float> CudaDecoder::widened(std::span<const std::uint16_t> rows, std
   return floats;
 }
 
-void CudaDecoder::launch_probed_attention(std::int64_t index, const StepRows& rows, const AttentionPlan& plan) {
+void CudaDecoder::launch_probed_attention(std::int64_t index, const StepRows& rows, AttentionPlan& plan) {
   const auto tokens = static_cast<std::int64_t>(rows.tokens.size());
   const std::int64_t q_width = config_.heads * config_.head_dim, kv_width = config_.kv_heads * config_.head_dim, stride = q_width + 2 * kv_width;
   std::vector<std::uint16_t> stored = host_rows(qkv_, tokens * stride);

@@ -76,10 +76,9 @@ std::vector<CudaCell> cuda_cells() {
       CudaCell cell{.format = format, .head_dim = head_dim, .decode = "", .native_prefill = "", .plain_prefill = ""};
       try {
         const KvLayout layout(format, {1, 8, head_dim, 16}, PageOrder::cuda);
-        const cuda::PrefillAttention prefill(layout, DType::f16, 32, 0, 0);
         cell.decode = cuda::decode_attention_refusal(layout, DType::f16, 32);
-        cell.native_prefill = prefill.native_refusal();
-        cell.plain_prefill = prefill.plain_refusal();
+        cell.native_prefill = cuda::native_prefill_refusal(layout, DType::f16, 32);
+        cell.plain_prefill = cuda::plain_prefill_refusal(layout, DType::f16, 32);
       } catch (const Error& refusal) {
         cell.decode = cell.native_prefill = cell.plain_prefill = refusal.what();
       }

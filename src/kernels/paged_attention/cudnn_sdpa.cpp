@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
+#include "base/log.h"
 #include "device/cuda.h"
 
 namespace keel::cuda {
@@ -15,17 +17,23 @@ namespace {
 
 namespace fe = cudnn_frontend;
 
+constexpr const char* kWorkspace = "cuDNN's attention";
+constexpr const char* kNoKernel = "cuDNN has no attention kernel for the shape";
+
 enum Uid : std::int64_t { kQ = 1, kK, kV, kOut, kStats, kQLengths, kKvLengths, kQOffsets, kKvOffsets, kOutOffsets };
 
 void check(cudnnStatus_t status, const char* what) {
   if (status != CUDNN_STATUS_SUCCESS) fail("cuDNN {}: {}: {}", cudnnGetVersion(), what, cudnnGetErrorString(status));
 }
 
+SdpaRefusal refusal(const char* reason, const SdpaShape& s, const std::string& words) {
+  return {reason, fmt::format("{}: {} sequences of {} rows over {} tokens, {}/{} heads of {} in {}{}{}: cuDNN {}: {}", reason, s.batch, s.q_tokens, s.kv_tokens, s.heads,
+                              s.kv_heads, s.head_dim, name(s.dtype), s.causal ? ", causal" : "",
+                              s.lengths == SdpaLengths::exact ? "" : s.lengths == SdpaLengths::padded ? ", padded" : ", ragged", cudnnGetVersion(), words)};
+}
+
 void check(fe::error_t error, const SdpaShape& s) {
-  if (error.is_good()) return;
-  fail("cuDNN {} has no attention for {} sequences of {} rows over {} tokens, {}/{} heads of {} in {}{}{}: {}", cudnnGetVersion(), s.batch,
-       s.q_tokens, s.kv_tokens, s.heads, s.kv_heads, s.head_dim, name(s.dtype), s.causal ? ", causal" : "",
-       s.lengths == SdpaLengths::exact ? "" : s.lengths == SdpaLengths::padded ? ", padded" : ", ragged", error.get_message());
+  if (error.is_bad()) throw refusal(kNoKernel, s, error.get_message());
 }
 
 struct Plan {
@@ -34,6 +42,9 @@ struct Plan {
 };
 
 std::unique_ptr<Plan> build(cudnnHandle_t handle, const SdpaShape& s) {
+  for (const std::int64_t stride : {s.q_stride, s.kv_stride, s.out_stride}) {  // cuDNN 9.14 has plans for others, which read where nothing is
+    if (stride % 8 != 0) throw refusal(kNoKernel, s, fmt::format("rows {} elements apart do not begin at 16 bytes", stride));
+  }
   auto plan = std::make_unique<Plan>();
   fe::graph::Graph& graph = plan->graph;
   graph.set_io_data_type(s.dtype == DType::f16 ? fe::DataType_t::HALF : fe::DataType_t::BFLOAT16)
@@ -105,7 +116,8 @@ std::unique_ptr<Plan> build(cudnnHandle_t handle, const SdpaShape& s) {
 struct CudnnSdpa::State {
   struct Kept {
     std::unique_ptr<Plan> plan;
-    std::uint64_t used = 0;  // by which call
+    std::optional<SdpaRefusal> refusal = {};  // why it is not run
+    std::uint64_t used = 0;                   // by which call
   };
   cudnnHandle_t handle = nullptr;
   std::size_t most_plans;
@@ -114,39 +126,68 @@ struct CudnnSdpa::State {
   std::uint64_t calls = 0;
   DeviceBuffer<std::byte> workspace;
 
-  Plan& plan(const SdpaShape& shape) {
+  Kept& kept(const SdpaShape& shape) {
     auto found = plans.find(shape);
-    if (found == plans.end()) found = keep(shape, build(handle, shape));
+    if (found == plans.end()) found = keep(shape);
     found->second.used = ++calls;
-    return *found->second.plan;
+    return found->second;
   }
 
-  std::map<SdpaShape, Kept>::iterator keep(const SdpaShape& shape, std::unique_ptr<Plan> plan) {
-    const bool is_larger = plan->workspace_bytes > workspace.bytes(), is_full = plans.size() >= most_plans;
-    if (is_larger || is_full) cuda::check(cudaDeviceSynchronize(), "wait for the plans in use");
-    if (is_larger) {
-      workspace = {};
-      workspace = DeviceBuffer<std::byte>(plan->workspace_bytes, "cuDNN's attention");
+  std::map<SdpaShape, Kept>::iterator keep(const SdpaShape& shape) {
+    Kept added;
+    try {
+      added.plan = build(handle, shape);
+    } catch (const SdpaRefusal& refusal) {
+      log_warning("{}", refusal.what());
+      added.refusal = refusal;
     }
-    if (is_full) {
+    if (plans.size() >= most_plans) {
+      cuda::check(cudaDeviceSynchronize(), "wait for the plans in use");
       plans.erase(std::min_element(plans.begin(), plans.end(), [](const auto& a, const auto& b) { return a.second.used < b.second.used; }));
     }
     ++built;
-    return plans.insert_or_assign(shape, Kept{std::move(plan), ++calls}).first;
+    return plans.insert_or_assign(shape, std::move(added)).first;
+  }
+
+  void refuse(Kept& kept, const SdpaRefusal& refusal) {
+    log_warning("{}", refusal.what());
+    kept.refusal = refusal;
+    throw refusal;
   }
 };
 
-CudnnSdpa::CudnnSdpa(std::size_t most_plans) : state_(new State{.most_plans = most_plans}) { check(cudnnCreate(&state_->handle), "start"); }
+CudnnSdpa::CudnnSdpa(std::size_t most_plans, std::int64_t workspace_bytes)
+    : state_(new State{.most_plans = most_plans, .workspace = DeviceBuffer<std::byte>(static_cast<std::size_t>(workspace_bytes), kWorkspace)}) {
+  check(cudnnCreate(&state_->handle), "start");
+}
 CudnnSdpa::~CudnnSdpa() { cudnnDestroy(state_->handle); }
 
-void CudnnSdpa::prepare(std::span<const SdpaShape> shapes) {
+std::string CudnnSdpa::prepare(std::span<const SdpaShape> shapes) {
+  std::int64_t most = 0;
+  std::string refused;
   for (const SdpaShape& shape : shapes) {  // one by one: a handle serves one thread at a time
-    if (!state_->plans.contains(shape)) state_->keep(shape, build(state_->handle, shape));
+    const State::Kept& kept = state_->kept(shape);
+    if (kept.plan) most = std::max(most, kept.plan->workspace_bytes);
+    if (kept.refusal && refused.empty()) refused = kept.refusal->what();
   }
+  if (most > state_->workspace.bytes()) {
+    DeviceBuffer<std::byte> larger(static_cast<std::size_t>(most), kWorkspace);  // first: where there is no room, all stays as it was
+    cuda::check(cudaDeviceSynchronize(), "wait for the plans in use");
+    state_->workspace = std::move(larger);
+    for (auto& [shape, kept] : state_->plans) {
+      if (kept.plan) kept.refusal.reset();  // which may have wanted that
+    }
+  }
+  return refused;
 }
 
 void CudnnSdpa::run(cudaStream_t stream, const SdpaShape& shape, const SdpaArgs& args) {
-  Plan& plan = state_->plan(shape);
+  State::Kept& kept = state_->kept(shape);
+  if (kept.refusal) throw *kept.refusal;
+  if (kept.plan->workspace_bytes > state_->workspace.bytes()) {
+    state_->refuse(kept, refusal("cuDNN's plan wants more workspace than was set aside", shape,
+                                 fmt::format("{} of {} bytes", kept.plan->workspace_bytes, state_->workspace.bytes())));
+  }
   check(cudnnSetStream(state_->handle, stream), "choose the stream");
   std::unordered_map<std::int64_t, void*> tensors = {
       {kQ, const_cast<void*>(args.q)}, {kK, const_cast<void*>(args.k)}, {kV, const_cast<void*>(args.v)}, {kOut, args.out}};
@@ -161,7 +202,9 @@ void CudnnSdpa::run(cudaStream_t stream, const SdpaShape& shape, const SdpaArgs&
     add(kKvOffsets, args.kv_offsets);
     add(kOutOffsets, args.out_offsets);
   }
-  check(plan.graph.execute(state_->handle, tensors, state_->workspace.data()), shape);
+  if (fe::error_t error = kept.plan->graph.execute(state_->handle, tensors, state_->workspace.data()); error.is_bad()) {
+    state_->refuse(kept, refusal("cuDNN failed to run its plan", shape, error.get_message()));
+  }
 }
 
 SdpaShape CudnnSdpa::in_faster_form(cudaStream_t stream, const SdpaShape& shape, const SdpaArgs& args) {
@@ -171,6 +214,7 @@ SdpaShape CudnnSdpa::in_faster_form(cudaStream_t stream, const SdpaShape& shape,
   forms[0].square = true;
   forms[1].square = false;
   prepare(forms);
+  if (has(forms[0]) != has(forms[1])) return forms[has(forms[1])];
   std::vector<float> milliseconds[2];
   Event begin, end;
   for (int round = -kUncounted; round < kRounds; ++round) {
@@ -187,7 +231,10 @@ SdpaShape CudnnSdpa::in_faster_form(cudaStream_t stream, const SdpaShape& shape,
 }
 
 std::int64_t CudnnSdpa::workspace_bytes() const { return state_->workspace.bytes(); }
-bool CudnnSdpa::has(const SdpaShape& shape) const { return state_->plans.contains(shape); }
+bool CudnnSdpa::has(const SdpaShape& shape) const {
+  const auto found = state_->plans.find(shape);
+  return found != state_->plans.end() && !found->second.refusal;
+}
 std::int64_t CudnnSdpa::built() const { return state_->built; }
 std::int64_t CudnnSdpa::plans() const { return static_cast<std::int64_t>(state_->plans.size()); }
 

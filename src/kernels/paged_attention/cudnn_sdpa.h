@@ -8,8 +8,10 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "base/dtype.h"
+#include "base/error.h"
 
 namespace keel::cuda {
 
@@ -48,15 +50,29 @@ struct SdpaArgs {
   const std::int32_t* out_offsets = nullptr;
 };
 
+// A call that cuDNN does not run. what() has the shape and cuDNN's words, reason() is one of few wordings, for counters.
+class SdpaRefusal : public Error {
+ public:
+  SdpaRefusal(const char* reason, const std::string& what) : Error(what), reason_(reason) {}
+  const char* reason() const { return reason_; }
+
+ private:
+  const char* reason_;
+};
+
 class CudnnSdpa {
  public:
   static constexpr std::size_t kMostPlans = 256;
 
-  explicit CudnnSdpa(std::size_t most_plans = kMostPlans);
+  static constexpr std::int64_t kLeastWorkspaceBytes = 1 << 20;  // cuDNN 9.14: plans want 256 bytes, of many lengths 256 a sequence more
+
+  explicit CudnnSdpa(std::size_t most_plans = kMostPlans, std::int64_t workspace_bytes = kLeastWorkspaceBytes);
   ~CudnnSdpa();
 
-  // Builds the plans that there are not yet, on several threads. Throws Error with cuDNN's words where it has no kernel.
-  void prepare(std::span<const SdpaShape> shapes);
+  // Builds the plans that there are not yet, and makes the workspace at least as large as the largest of them wants. Empty, or the
+  // refusal of the first of them that is refused.
+  std::string prepare(std::span<const SdpaShape> shapes);
+  // Throws SdpaRefusal: cuDNN has no kernel for the shape, its plan wants more workspace than there is, or it fails.
   void run(cudaStream_t stream, const SdpaShape& shape, const SdpaArgs& args);
   std::int64_t workspace_bytes() const;  // device memory that the plans share
   // Of exact lengths, as many rows as tokens: the shape in the form of the causal mask (`square`) that takes less time on these tensors,

@@ -36,14 +36,19 @@ void check_rows(const PrefillAttentionArgs& args) {
 
 }  // namespace
 
+std::string plain_prefill_refusal(const KvLayout& layout, DType dtype, std::int64_t heads) {
+  return refusal("plain prefill attention on CUDA", layout, dtype, heads, kPlainHeadDims);
+}
+std::string native_prefill_refusal(const KvLayout& layout, DType dtype, std::int64_t heads) {
+  return refusal("prefill attention through cuDNN", layout, dtype, heads, kNativeHeadDims);
+}
+
 struct PrefillAttention::State {
-  KvLayout layout;
-  DType dtype;
-  std::int64_t heads;
-  std::unique_ptr<NativePrefill> native;
+  std::string plain_refusal, native_refusal;
+  std::unique_ptr<NativePrefill> native;  // or a refusal
 
   NativePrefill& served() {
-    if (!native) fail("prefill attention through cuDNN: {}", "this geometry was refused, or given no workspace");
+    if (!native) fail("{}", native_refusal);
     return *native;
   }
 };
@@ -53,30 +58,24 @@ PrefillAttention::PrefillAttention(const KvLayout& layout,
                                    std::int64_t heads,
                                    std::int64_t max_rows,
                                    std::int64_t workspace_bytes)
-    : state_(new State{layout, dtype, heads, nullptr}) {
-  if (workspace_bytes > 0 && native_refusal().empty()) {
-    state_->native = std::make_unique<NativePrefill>(layout, dtype, heads, max_rows, workspace_bytes);
-  }
+    : state_(new State{.plain_refusal = plain_prefill_refusal(layout, dtype, heads), .native_refusal = native_prefill_refusal(layout, dtype, heads), .native = nullptr}) {
+  if (state_->native_refusal.empty() && workspace_bytes == 0) state_->native_refusal = "prefill attention through cuDNN: no workspace was given";
+  if (state_->native_refusal.empty()) state_->native = std::make_unique<NativePrefill>(layout, dtype, heads, max_rows, workspace_bytes);
 }
 PrefillAttention::~PrefillAttention() = default;
 
-std::string PrefillAttention::plain_refusal() const {
-  return refusal("plain prefill attention on CUDA", state_->layout, state_->dtype, state_->heads, kPlainHeadDims);
-}
-std::string PrefillAttention::native_refusal() const {
-  return refusal("prefill attention through cuDNN", state_->layout, state_->dtype, state_->heads, kNativeHeadDims);
-}
-
 void PrefillAttention::plain(cudaStream_t stream, const PrefillAttentionArgs& args) {
-  if (const std::string refused = plain_refusal(); !refused.empty()) fail("{}", refused);
+  if (!state_->plain_refusal.empty()) fail("{}", state_->plain_refusal);
   prefill_plain(stream, args);
 }
 
-void PrefillAttention::fresh(cudaStream_t stream, const PrefillAttentionArgs& args) {
+void PrefillAttention::fresh(cudaStream_t stream, const PrefillAttentionArgs& args, std::vector<PrefillRefusal>* refused) {
   check_rows(args);
-  state_->served().fresh(stream, args, false);
+  state_->served().fresh(stream, args, false, refused);
 }
-void PrefillAttention::gather(cudaStream_t stream, const PrefillAttentionArgs& args) { state_->served().gather(stream, args, false); }
+void PrefillAttention::gather(cudaStream_t stream, const PrefillAttentionArgs& args, std::vector<PrefillRefusal>* refused) {
+  state_->served().gather(stream, args, false, refused);
+}
 void PrefillAttention::prepare_fresh(const PrefillAttentionArgs& args) {
   state_->served().fresh(nullptr, args, true);
   state_->served().build_noted();
@@ -88,10 +87,9 @@ void PrefillAttention::prepare_gather(const PrefillAttentionArgs& args) {
 
 void PrefillAttention::choose_mask(const PrefillAttentionArgs& args, std::int64_t rows) { state_->served().choose_mask(args, rows); }
 
-void PrefillAttention::prepare_common(PrefillAttentionArgs args, std::int64_t max_rows, std::int64_t max_context) {
+void PrefillAttention::prepare(PrefillAttentionArgs args, std::int64_t max_rows, std::int64_t max_context, bool common) {
   constexpr std::int64_t kLongest = 8192, kLeast = 128, kStep = 1024, kMostChunks = 16;
   NativePrefill& native = state_->served();
-  if (const std::int64_t rows = std::min({kLongest, max_rows, max_context}) / kStep * kStep; rows > 0) native.choose_mask(args, rows);
   std::vector<PrefillSequence> sequences;
   const auto note = [&](std::int64_t count, std::int64_t rows, std::int64_t context, bool are_equal = true) {
     if (rows < 1 || count * rows > max_rows || context > max_context) return;
@@ -104,6 +102,27 @@ void PrefillAttention::prepare_common(PrefillAttentionArgs args, std::int64_t ma
     args.sequences = sequences;
     rows == context ? native.fresh(nullptr, args, true) : native.gather(nullptr, args, true);
   };
+  // The longest of each kind: of lengths that are multiples of kStep, and of others.
+  const std::int64_t most = std::min(max_rows, max_context), of_step = most / kStep * kStep, other = most - (most == of_step);
+  const std::int64_t held = std::min(max_context, native.tokens()), held_step = held / kStep * kStep, held_other = held - (held == held_step);
+  std::string first_refusal;
+  bool serves = false;
+  const auto probe = [&](std::int64_t rows, std::int64_t context) {
+    note(1, rows, context);
+    if (native.noted() == 0) return;
+    const std::string refusal = native.build_noted();
+    serves = serves || refusal.empty();
+    if (first_refusal.empty()) first_refusal = refusal;
+  };
+  probe(other, other);
+  probe(of_step, of_step);
+  probe(std::min(other, held_other - 1), held_other);
+  probe(std::min(of_step, held_step - kStep), held_step);
+  if (max_context > held) probe(std::min(other, max_context - 1), max_context);
+  if (!serves) state_->native_refusal = first_refusal;
+  if (!serves || !common) return;
+
+  if (const std::int64_t rows = std::min({kLongest, max_rows, max_context}) / kStep * kStep; rows > 0) native.choose_mask(args, rows);
   for (std::int64_t rows = kStep; rows <= kLongest; rows += kStep) {
     for (std::int64_t count = 1; count <= 64; count = rows < kLongest / 2 || count >= 8 ? count * 2 : count + 1) note(count, rows, rows);
   }
@@ -118,6 +137,7 @@ void PrefillAttention::prepare_common(PrefillAttentionArgs args, std::int64_t ma
   native.build_noted();
 }
 
+const std::string& PrefillAttention::native_refusal() const { return state_->native_refusal; }
 std::int64_t PrefillAttention::workspace_bytes() const { return state_->native ? state_->native->workspace_bytes() : 0; }
 std::int64_t PrefillAttention::plans_built() const { return state_->native ? state_->native->plans_built() : 0; }
 

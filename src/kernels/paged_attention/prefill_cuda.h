@@ -13,6 +13,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/dtype.h"
 #include "kv/view.h"
@@ -27,9 +28,12 @@ struct PrefillSequence {
   std::int64_t table_row;  // of the page table
 };
 
+// Rows past the last sequence's that cuDNN may read of q, k and v, and makes no use of: a tile of its kernels.
+inline constexpr std::int64_t kPrefillSpareRows = 256;
+
 struct PrefillAttentionArgs {
   DType dtype;            // f16 or bf16: q, k, v and out
-  const void* q;          // [rows of all sequences, q_stride], H heads of D at the start of each row
+  const void* q;          // [rows of all sequences, q_stride], H heads of D at the start of each row; then spare rows
   std::int64_t q_stride;  // elements
   void* out;              // [rows, out_stride]; must not overlap q; only the sequences' rows are written
   std::int64_t out_stride;
@@ -45,6 +49,16 @@ struct PrefillAttentionArgs {
   std::int64_t kv_stride = 0;
 };
 
+// A sequence that a route did not serve: the plain one does.
+struct PrefillRefusal {
+  std::size_t sequence;  // of args.sequences
+  const char* reason;    // one of few wordings
+};
+
+// Empty where the route serves this geometry; else the missing cell, named. Native: fresh and gather.
+std::string plain_prefill_refusal(const KvLayout& layout, DType dtype, std::int64_t heads);
+std::string native_prefill_refusal(const KvLayout& layout, DType dtype, std::int64_t heads);
+
 // Owns cuDNN's handle, its plans (built once a shape bucket and kept) and the gather's workspace. One stream at a time.
 class PrefillAttention {
  public:
@@ -53,24 +67,25 @@ class PrefillAttention {
   ~PrefillAttention();
 
   void plain(cudaStream_t stream, const PrefillAttentionArgs& args);
-  void fresh(cudaStream_t stream, const PrefillAttentionArgs& args);   // every sequence: rows == context
-  void gather(cudaStream_t stream, const PrefillAttentionArgs& args);
+  // Sequences that cuDNN does not run go to `refused`, their rows undefined; without it an Error is thrown.
+  void fresh(cudaStream_t stream, const PrefillAttentionArgs& args, std::vector<PrefillRefusal>* refused = nullptr);  // every sequence: rows == context
+  void gather(cudaStream_t stream, const PrefillAttentionArgs& args, std::vector<PrefillRefusal>* refused = nullptr);
 
-  // Builds what the first such call would build (tens of milliseconds a plan): lengths and strides matter, pointers do not.
+  // Build what the first such call would build (tens of milliseconds a plan): lengths and strides matter, pointers do not. cuDNN's
+  // workspace grows here alone: a call whose plan wants more is refused.
   void prepare_fresh(const PrefillAttentionArgs& args);
   void prepare_gather(const PrefillAttentionArgs& args);
   // Times the two forms of a causal mask over a prompt of `rows` rows of args' tensors, which it reads and overwrites: for fresh prompts they
   // mean the same, and which is faster depends on cuDNN's version.
   void choose_mask(const PrefillAttentionArgs& args, std::int64_t rows);
-  // Chooses the mask, then builds the plans of the common calls of up to max_rows rows: prompts of up to 8,192 tokens in batches, chunks of max_rows, and
-  // single prompts behind a prefix. `args` as in a call of max_rows rows, without sequences.
-  void prepare_common(PrefillAttentionArgs args, std::int64_t max_rows, std::int64_t max_context);
+  // Builds the longest plan of each kind that calls of up to max_rows rows want; where cuDNN has none of them, native_refusal() says why
+  // from then on. With `common` it chooses the mask, then builds the plans of prompts of up to 8,192 tokens in batches, chunks of max_rows,
+  // and single prompts behind a prefix. `args` as in a call of max_rows rows, without sequences.
+  void prepare(PrefillAttentionArgs args, std::int64_t max_rows, std::int64_t max_context, bool common);
 
-  // Empty where the route serves this geometry; else the missing cell, named.
-  std::string plain_refusal() const;
-  std::string native_refusal() const;  // fresh and gather
-  std::int64_t workspace_bytes() const;  // device memory held
-  std::int64_t plans_built() const;      // by cuDNN, so far
+  const std::string& native_refusal() const;  // of this geometry, or of all plans; empty where fresh and gather serve
+  std::int64_t workspace_bytes() const;       // device memory held
+  std::int64_t plans_built() const;           // by cuDNN, so far
 
  private:
   struct State;

@@ -91,9 +91,9 @@ template <class T, int D>
 __global__ __launch_bounds__(kThreads) void gather_kernel(const __grid_constant__ GatherParameters p) {
   const GatheredSequence& sequence = p.args.sequence[blockIdx.y];
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kCudaPageSize;
-  if (first >= sequence.tokens) return;
-  const int tokens = static_cast<int>(min(static_cast<std::int64_t>(kCudaPageSize), sequence.tokens - first));
-  const std::int64_t page = p.args.page_table[sequence.table_row * p.args.page_table_stride + sequence.first_page + blockIdx.x];
+  if (first >= sequence.tokens + (blockIdx.y + 1 == p.args.count ? p.args.zero_rows : 0)) return;
+  const int tokens = static_cast<int>(max(std::int64_t{0}, min(static_cast<std::int64_t>(kCudaPageSize), sequence.tokens - first)));
+  const std::int64_t page = tokens == 0 ? 0 : p.args.page_table[sequence.table_row * p.args.page_table_stride + sequence.first_page + blockIdx.x];
   const std::int64_t to = (sequence.to + first) * p.kv_heads * D;
   if (blockIdx.z == 0) {
     const std::byte* keys = p.args.kv.keys + page * p.key_page_bytes;
@@ -124,7 +124,7 @@ void launch_gather(cudaStream_t stream, const GatherParameters& p, dim3 grid, st
     case 96: gather_kernel<T, 96><<<grid, kThreads, 0, stream>>>(p); break;
     case 128: gather_kernel<T, 128><<<grid, kThreads, 0, stream>>>(p); break;
     case 256: gather_kernel<T, 256><<<grid, kThreads, 0, stream>>>(p); break;
-    default: keel::check(false, "the gather's head dim is one that native_refusal() accepts");
+    default: keel::check(false, "the gather's head dim is one that native_prefill_refusal() accepts");
   }
   check_launch("gather of pages");
 }
@@ -167,7 +167,10 @@ void gather_pages(cudaStream_t stream, const GatherArgs& args) {
                            .parameters_offset = layout.value_parameters_offset(0, 0),
                            .kv_heads = static_cast<int>(layout.geometry().kv_heads)};
   std::int64_t pages = 0;
-  for (int i = 0; i < args.count; ++i) pages = max(pages, (args.sequence[i].tokens + kCudaPageSize - 1) / kCudaPageSize);
+  for (int i = 0; i < args.count; ++i) {
+    const std::int64_t rows = args.sequence[i].tokens + (i + 1 == args.count ? args.zero_rows : 0);
+    pages = max(pages, (rows + kCudaPageSize - 1) / kCudaPageSize);
+  }
   if (pages == 0) return;
   const dim3 grid(static_cast<unsigned>(pages), static_cast<unsigned>(args.count), 2);
   if (args.dtype == DType::f16) {

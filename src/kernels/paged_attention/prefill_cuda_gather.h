@@ -25,10 +25,11 @@ struct GatherArgs {
   std::int64_t page_table_stride;
   void* keys;    // [rows, G, D]
   void* values;  // [rows, G, D]: stored · scale, rounded to dtype as rope_write's rounding leaves it
+  std::int64_t zero_rows = 0;  // after the last sequence
   int count = 0;
   GatheredSequence sequence[kNativeSequences];
 };
-// Rows past a sequence's tokens, up to a multiple of 16, become zeros.
+// Rows past a sequence's tokens, up to a multiple of 16, become zeros too.
 void gather_pages(cudaStream_t stream, const GatherArgs& args);
 
 // Merges one tile's normalised output into a running one, by the rows' log-sum-exp.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
+#include <utility>
 
 #include "base/bytes.h"
 #include "base/error.h"
@@ -50,6 +52,27 @@ std::int64_t even_run(std::span<const PrefillSequence> sequences) {
   return static_cast<std::int64_t>(n);
 }
 
+// Whether the offsets of cuDNN's ragged tensors, 32 bits of elements, reach all rows of the group.
+bool offsets_fit(const PrefillAttentionArgs& args, std::span<const PrefillSequence> group) {
+  std::int64_t first = group[0].first_row, end = 0;
+  for (const PrefillSequence& s : group) {
+    first = std::min(first, s.first_row);
+    end = std::max(end, s.first_row + s.rows);
+  }
+  return (end - first) * std::max({args.q_stride, args.kv_stride, args.out_stride}) <= std::numeric_limits<std::int32_t>::max();
+}
+
+// Runs `call` for the group; where cuDNN refuses it, the group goes to `refused`.
+template <class Call>
+void attempt(const PrefillAttentionArgs& args, std::span<const PrefillSequence> group, std::vector<PrefillRefusal>* refused, Call&& call) {
+  try {
+    call(group);
+  } catch (const SdpaRefusal& refusal) {
+    if (refused == nullptr) throw;
+    for (const PrefillSequence& s : group) refused->push_back({static_cast<std::size_t>(&s - args.sequences.data()), refusal.reason()});
+  }
+}
+
 }  // namespace
 
 NativePrefill::NativePrefill(const KvLayout& layout, DType dtype, std::int64_t heads, std::int64_t max_rows, std::int64_t workspace_bytes)
@@ -61,15 +84,16 @@ NativePrefill::NativePrefill(const KvLayout& layout, DType dtype, std::int64_t h
   const std::int64_t row_bytes = heads * layout.geometry().head_dim * 6 + heads * 8;  // tile, sum and two log-sum-exps
   merged_rows_ = std::min(kMostMergedRows, bound_of(max_rows));
   while (merged_rows_ > kLeastBound && merged_rows_ * row_bytes > workspace_bytes / 8) merged_rows_ /= 2;
-  tokens_ = (workspace_bytes - merged_rows_ * row_bytes) / (2 * token_bytes_) / kCudaPageSize * kCudaPageSize;
+  const std::int64_t rows = (workspace_bytes - merged_rows_ * row_bytes) / (2 * token_bytes_) / kCudaPageSize * kCudaPageSize;
+  tokens_ = std::min(rows - kPrefillSpareRows, std::numeric_limits<std::int32_t>::max() / (token_bytes_ / 2) / kCudaPageSize * kCudaPageSize);  // offsets reach them
   const std::int64_t least = merged_rows_ + kCudaPageSize;
   if (tokens_ < least) {
     fail("a prefill workspace of {} is too small: wanted at least {}", format_bytes(workspace_bytes),
-         format_bytes(merged_rows_ * row_bytes + least * 2 * token_bytes_));
+         format_bytes(merged_rows_ * row_bytes + (least + kPrefillSpareRows) * 2 * token_bytes_));
   }
   workspace_ = DeviceBuffer<std::byte>(workspace_bytes, "the prefill workspace");
-  values_ = workspace_.data() + tokens_ * token_bytes_;
-  tile_ = values_ + tokens_ * token_bytes_;
+  values_ = workspace_.data() + rows * token_bytes_;
+  tile_ = values_ + rows * token_bytes_;
   sum_ = reinterpret_cast<float*>(tile_ + merged_rows_ * heads * layout.geometry().head_dim * 2);
   tile_stats_ = sum_ + merged_rows_ * heads * layout.geometry().head_dim;
   stats_ = tile_stats_ + merged_rows_ * heads;
@@ -88,44 +112,48 @@ SdpaShape NativePrefill::shape(const PrefillAttentionArgs& args) const {
           .out_stride = args.out_stride};
 }
 
-void NativePrefill::fresh(cudaStream_t stream, const PrefillAttentionArgs& args, bool build_only) {
+void NativePrefill::fresh(cudaStream_t stream, const PrefillAttentionArgs& args, bool build_only, std::vector<PrefillRefusal>* refused) {
   std::span<const PrefillSequence> left = args.sequences;
   while (!left.empty()) {
-    std::int64_t count = sequences_of_call(left[0].rows, even_run(left));
-    bool is_exact = exact(left[0]);
-    if (!is_exact && count > 1 && left[0].rows >= kLeastEvenRows) {
+    const bool is_long = !offsets_fit(args, left.first(1));
+    std::int64_t count = is_long ? 1 : sequences_of_call(left[0].rows, even_run(left));
+    bool has_own_plan = exact(left[0]) || is_long;
+    if (!has_own_plan && count > 1 && left[0].rows >= kLeastEvenRows) {
       const SdpaShape own = exact_shape(args, left.first(count), false);
-      is_exact = build_only || sdpa_.has(own) || tally_.earns(own);
+      has_own_plan = build_only || sdpa_.has(own) || tally_.earns(own);
     }
-    if (is_exact) {
-      run_exact(stream, args, left.first(count), false, build_only);
-    } else {
+    if (!has_own_plan) {
       count = 1;
-      while (count < std::ssize(left) && count < kNativeSequences && !exact(left[count])) ++count;
+      while (count < std::ssize(left) && count < kNativeSequences && !exact(left[count]) && offsets_fit(args, left.first(count + 1))) ++count;
       count = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(count)));
-      run_ragged(stream, args, left.first(count), false, build_only);
     }
+    attempt(args, left.first(count), refused, [&](std::span<const PrefillSequence> group) {
+      has_own_plan ? run_exact(stream, args, group, false, build_only) : run_ragged(stream, args, group, false, build_only);
+    });
     left = left.subspan(count);
   }
 }
 
-void NativePrefill::gather(cudaStream_t stream, const PrefillAttentionArgs& args, bool build_only) {
+void NativePrefill::gather(cudaStream_t stream, const PrefillAttentionArgs& args, bool build_only, std::vector<PrefillRefusal>* refused) {
   std::span<const PrefillSequence> left = args.sequences;
   while (!left.empty()) {
     std::int64_t count = 0, tokens = 0;
     while (count < std::ssize(left) && count < kNativeSequences && tokens + whole_pages(left[count].context) <= tokens_) {
       tokens += whole_pages(left[count++].context);
     }
-    if (count == 0) {
-      run_tiles(stream, args, left[0], build_only);
-      count = 1;
-    } else if (exact(left[0])) {
-      count = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(std::min(count, even_run(left)))));
-      run_exact(stream, args, left.first(count), true, build_only);
-    } else {
-      count = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(count)));
-      run_ragged(stream, args, left.first(count), true, build_only);
-    }
+    const bool is_long = !offsets_fit(args, left.first(1)), has_own_plan = exact(left[0]) || is_long, is_whole = count > 0;
+    if (has_own_plan) count = is_long ? 1 : std::min(count, even_run(left));
+    while (!has_own_plan && count > 1 && !offsets_fit(args, left.first(count))) --count;
+    count = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(std::max<std::int64_t>(count, 1))));
+    attempt(args, left.first(count), refused, [&](std::span<const PrefillSequence> group) {
+      if (!is_whole) {
+        run_tiles(stream, args, group[0], build_only);
+      } else if (has_own_plan) {
+        run_exact(stream, args, group, true, build_only);
+      } else {
+        run_ragged(stream, args, group, true, build_only);
+      }
+    });
     left = left.subspan(count);
   }
 }
@@ -133,13 +161,13 @@ void NativePrefill::gather(cudaStream_t stream, const PrefillAttentionArgs& args
 void NativePrefill::choose_mask(const PrefillAttentionArgs& args, std::int64_t rows) {
   const PrefillSequence whole{.first_row = 0, .rows = rows, .context = rows, .table_row = 0};
   const Stream stream;
-  top_left_ = sdpa_.in_faster_form(stream, exact_shape(args, {&whole, 1}, false), {.q = args.q, .k = args.k, .v = args.v, .out = args.out}).square;
+  try {
+    top_left_ = sdpa_.in_faster_form(stream, exact_shape(args, {&whole, 1}, false), {.q = args.q, .k = args.k, .v = args.v, .out = args.out}).square;
+  } catch (const SdpaRefusal&) {  // told and kept: calls of that form are refused
+  }
 }
 
-void NativePrefill::build_noted() {
-  sdpa_.prepare(noted_);
-  noted_.clear();
-}
+std::string NativePrefill::build_noted() { return sdpa_.prepare(std::exchange(noted_, {})); }
 
 GatherArgs NativePrefill::pages(const PrefillAttentionArgs& args) {
   return {.dtype = dtype_,
@@ -147,7 +175,8 @@ GatherArgs NativePrefill::pages(const PrefillAttentionArgs& args) {
           .page_table = args.page_table,
           .page_table_stride = args.page_table_stride,
           .keys = workspace_.data(),
-          .values = values_};
+          .values = values_,
+          .zero_rows = kPrefillSpareRows};
 }
 
 SdpaShape NativePrefill::exact_shape(const PrefillAttentionArgs& args, std::span<const PrefillSequence> group, bool gathered) const {
@@ -211,10 +240,7 @@ void NativePrefill::run_ragged(cudaStream_t stream,
 
   Integers integers{};
   GatherArgs all = pages(args);
-  const auto offset = [](std::int64_t elements) {
-    keel::check(elements < (std::int64_t{1} << 31), "the rows of one attention call span less than 2^31 elements");
-    return static_cast<std::int32_t>(elements);
-  };
+  const auto offset = [](std::int64_t elements) { return static_cast<std::int32_t>(elements); };  // which the grouping has seen to
   std::int64_t gathered_row = 0;
   for (std::size_t i = 0; i <= group.size(); ++i) {  // offsets have an end
     const PrefillSequence& sequence = group[std::min(i, group.size() - 1)];

@@ -16,11 +16,14 @@ class NativePrefill {
   // Throws Error where the workspace does not hold the least that gather() works with.
   NativePrefill(const KvLayout& layout, DType dtype, std::int64_t heads, std::int64_t max_rows, std::int64_t workspace_bytes);
 
-  // With `build_only` they note the plans that they would run, and launch nothing; build_noted builds them.
-  void fresh(cudaStream_t stream, const PrefillAttentionArgs& args, bool build_only);
-  void gather(cudaStream_t stream, const PrefillAttentionArgs& args, bool build_only);
-  void build_noted();
+  // With `build_only` they note the plans that they would run, and launch nothing; build_noted builds them, and returns the refusal of
+  // the first that cuDNN does not have. `refused` as PrefillAttention's.
+  void fresh(cudaStream_t stream, const PrefillAttentionArgs& args, bool build_only, std::vector<PrefillRefusal>* refused = nullptr);
+  void gather(cudaStream_t stream, const PrefillAttentionArgs& args, bool build_only, std::vector<PrefillRefusal>* refused = nullptr);
+  std::size_t noted() const { return noted_.size(); }
+  std::string build_noted();
   void choose_mask(const PrefillAttentionArgs& args, std::int64_t rows);
+  std::int64_t tokens() const { return tokens_; }  // of contexts that are gathered whole
   std::int64_t plans_built() const { return sdpa_.built(); }
   std::int64_t workspace_bytes() const { return workspace_.bytes() + integers_.bytes() + sdpa_.workspace_bytes(); }
 
@@ -36,7 +39,7 @@ class NativePrefill {
   DType dtype_;
   std::int64_t heads_;
   std::int64_t token_bytes_;  // of keys, and of values, gathered
-  // The workspace: keys [tokens_, G, D], values likewise, then one block of rows that is being merged from tiles.
+  // The workspace: keys [tokens_ and spare rows, G, D], values likewise, then one block of rows that is being merged from tiles.
   std::int64_t tokens_ = 0;
   std::int64_t merged_rows_ = 0;
   DeviceBuffer<std::byte> workspace_;

@@ -400,7 +400,7 @@ void launch(cudaStream_t stream, const PlainParameters& p, std::int64_t head_dim
     case 96: return launch<T, PV, 96>(stream, p);
     case 128: return launch<T, PV, 128>(stream, p);
     case 256: return launch<T, PV, 256>(stream, p);
-    default: keel::check(false, "plain prefill attention's head dim is one that plain_refusal() accepts");
+    default: keel::check(false, "plain prefill attention's head dim is one that plain_prefill_refusal() accepts");
   }
 }
 

@@ -10,7 +10,7 @@
 
 namespace keel::cuda {
 
-// The geometry must be one that plain_refusal() accepts.
+// The geometry must be one that plain_prefill_refusal() accepts.
 void prefill_plain(cudaStream_t stream, const PrefillAttentionArgs& args);
 
 struct PlainSequence {

@@ -5,12 +5,15 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
+#include <numeric>
 #include <string>
 #include <vector>
 
 #include "base/dtype.h"
 #include "base/random.h"
 #include "device/cuda.h"
+#include "kernels/kv_write/kv_write_cuda.h"
 #include "kernels/paged_attention/prefill_cuda.h"
 
 namespace keel::cuda {
@@ -22,6 +25,8 @@ struct PrefillShape {
   std::vector<std::pair<std::int64_t, std::int64_t>> sequences;  // rows, context
   std::uint64_t seed = 1;
   float query_size = 1;
+  bool written = false;            // k and v are random, the pages what rope_write makes of them: for sequences with nothing cached before
+  std::int64_t nan_sequence = -1;  // this one's keys and values are NaN; it is not judged
 };
 
 // Whether the values that multiply are the stored ones times their scale, or those rounded to the model's type.
@@ -46,6 +51,7 @@ class PrefillScene {
     assign_pages();
     fill_rows();
     upload();
+    if (shape.written) write_pages();
   }
 
   std::int64_t heads() const { return heads_; }
@@ -53,7 +59,7 @@ class PrefillScene {
   const PrefillShape& shape() const { return shape_; }
   std::vector<PrefillSequence>& sequences() { return sequences_; }
   std::vector<std::int32_t>& table() { return table_; }
-  std::vector<float>& value_scales() { return value_scales_; }
+  std::int32_t nobodys_page() const { return nobodys_page_; }  // all NaN
   void upload_table() { copy(device_table_, table_.data(), table_.size()); }
 
   PrefillAttentionArgs args() {
@@ -75,6 +81,43 @@ class PrefillScene {
   }
   float softmax_scale() const { return 1.0f / std::sqrt(static_cast<float>(shape_.head_dim)); }
 
+  // The rows of q, k and v, `stride` elements apart; what lies between is NaN.
+  DeviceBuffer<std::uint16_t> rows_apart(std::int64_t stride) {
+    DeviceBuffer<std::uint16_t> apart((rows_ + kPrefillSpareRows) * stride, "rows apart");
+    check(cudaMemset(apart.data(), 0xff, apart.bytes()), "rows apart");
+    check(cudaMemcpy2D(apart.data(), stride * 2, device_rows_.data(), stride_ * 2, stride_ * 2, rows_, cudaMemcpyDeviceToDevice), "rows apart");
+    return apart;
+  }
+
+  // The rows, where their spare ones end at `end`.
+  const std::uint16_t* rows_before(std::byte* end) {
+    const std::size_t rows_bytes = (rows_ - 1) * stride_ * 2, spare_bytes = kPrefillSpareRows * stride_ * 2;  // the last is nobody's
+    std::byte* rows = end - rows_bytes - spare_bytes;
+    check(cudaMemcpy(rows, device_rows_.data(), rows_bytes + spare_bytes, cudaMemcpyDeviceToDevice), "rows before an end");
+    return reinterpret_cast<const std::uint16_t*>(rows);
+  }
+
+  // The same pages in a pool of `pages`, a thousand or more apart, the last of them last; nothing else of it is written.
+  struct FarPages {
+    DeviceBuffer<std::byte> keys, values;
+    DeviceBuffer<std::int32_t> table;
+    std::int64_t last_page;
+  };
+  FarPages pages_far_apart(std::int64_t pages) {
+    const std::int64_t apart = pages / pages_;
+    FarPages far{DeviceBuffer<std::byte>(pages * key_page_bytes(), "far keys"), DeviceBuffer<std::byte>(pages * value_page_bytes(), "far values"),
+                 DeviceBuffer<std::int32_t>(table_.size(), "a page table"), pages - 1};
+    std::vector<std::int32_t> table;
+    const auto place = [&](std::int64_t page) { return pages - 1 - page * apart; };
+    for (std::int64_t page = 0; page < pages_; ++page) {
+      check(cudaMemcpy(far.keys.data() + place(page) * key_page_bytes(), device_keys_.data() + page * key_page_bytes(), key_page_bytes(), cudaMemcpyDeviceToDevice), "a far page");
+      check(cudaMemcpy(far.values.data() + place(page) * value_page_bytes(), device_values_.data() + page * value_page_bytes(), value_page_bytes(), cudaMemcpyDeviceToDevice), "a far page");
+    }
+    for (const std::int32_t page : table_) table.push_back(page < 0 ? page : static_cast<std::int32_t>(place(page)));
+    copy(far.table, table.data(), table.size());
+    return far;
+  }
+
   // What `call` writes, over an output full of a NaN that no kernel makes.
   template <class Call>
   std::vector<std::uint16_t> run(Call&& call) {
@@ -93,7 +136,7 @@ class PrefillScene {
     double worst = 0;             // error / bound
     std::string where;
   };
-  // Of `out` against exact arithmetic on some rows of each sequence. `p_unit`: the roundoff of a probability.
+  // Of `out` against exact arithmetic, one head a row, on all rows of short sequences and some of each other. `p_unit`: the roundoff of a probability.
   Verdict judge(const std::vector<std::uint16_t>& out, CacheValues values, double p_unit, bool interleaved_heads = false) {
     Verdict verdict;
     std::vector<char> ours(out.size(), 0);
@@ -102,15 +145,24 @@ class PrefillScene {
         for (std::int64_t e = 0; e < heads_ * shape_.head_dim; ++e) {
           const std::int64_t at = (s.first_row + i) * out_stride_ + e;
           ours[at] = 1;
-          verdict.unwritten += std::isnan(number(out[at]));
+          verdict.unwritten += is_judged(s) && std::isnan(number(out[at]));
         }
       }
     }
     for (std::size_t at = 0; at < out.size(); ++at) verdict.overwritten += !ours[at] && out[at] != kPoison;
     std::uint64_t draw = 0;
     for (const PrefillSequence& s : sequences_) {
-      for (const std::int64_t row : {std::int64_t{0}, s.rows - 1, static_cast<std::int64_t>(random_u64(seed_, draw++) % s.rows)}) {
-        judge_row(out, s, row, random_u64(seed_, 1000 + draw++) % heads_, values, p_unit, interleaved_heads, verdict);
+      if (!is_judged(s)) continue;
+      std::vector<std::int64_t> rows = {0, s.rows - 1, static_cast<std::int64_t>(random_u64(seed_, draw++) % s.rows)};
+      if (s.context <= kJudgedWhole) {
+        rows.resize(s.rows);
+        std::iota(rows.begin(), rows.end(), 0);
+      }
+      std::map<std::int64_t, CacheHead> heads;  // by KV head
+      for (const std::int64_t row : rows) {
+        const std::int64_t head = random_u64(seed_, 1000 + draw++) % heads_, g = interleaved_heads ? head % shape_.kv_heads : head / shape_.group;
+        if (!heads.contains(g)) heads[g] = read_head(s, g, values);
+        judge_row(out, s, row, head, heads[g], p_unit, values == CacheValues::exact && shape_.format.value == DType::u4, verdict);
       }
     }
     return verdict;
@@ -119,7 +171,10 @@ class PrefillScene {
   double unit() const { return shape_.dtype == DType::f16 ? 0x1p-11 : 0x1p-8; }
 
  private:
-  static constexpr std::uint16_t kPoison = 0x7ea5;  // NaN in both types
+  static constexpr std::uint16_t kPoison = 0x7fa5;  // NaN in both types
+  static constexpr std::int64_t kJudgedWhole = 129;
+
+  bool is_judged(const PrefillSequence& s) const { return s.table_row != shape_.nan_sequence; }
 
   double number(std::uint16_t bits) const {
     return shape_.dtype == DType::f16 ? to_float(Half(bits)) : to_float(Bf16(bits));
@@ -188,17 +243,19 @@ class PrefillScene {
       sequences_.push_back({row, rows, context, static_cast<std::int64_t>(i)});
       row += rows + 1;  // a row of nobody between
     }
-    for (std::int64_t slot = 0; slot < 16; ++slot) poison(order[next], slot);
+    nobodys_page_ = order[next];
+    for (std::int64_t slot = 0; slot < 16; ++slot) poison(nobodys_page_, slot);
+    if (shape_.nan_sequence >= 0) std::fill_n(table_.begin() + shape_.nan_sequence * table_stride_, (shape_.sequences[shape_.nan_sequence].second + 15) / 16, nobodys_page_);
     rows_ = row;
   }
 
   void poison(std::int32_t page, std::int64_t slot) {
     for (std::int64_t g = 0; g < shape_.kv_heads; ++g) {
-      std::memset(keys_.data() + page * key_page_bytes() + (g * 16 + slot) * row_bytes(shape_.format.key), 0x7f, row_bytes(shape_.format.key));
-      std::memset(values_.data() + page * value_page_bytes() + (g * 16 + slot) * row_bytes(shape_.format.value), 0x7f,
+      std::memset(keys_.data() + page * key_page_bytes() + (g * 16 + slot) * row_bytes(shape_.format.key), 0xff, row_bytes(shape_.format.key));
+      std::memset(values_.data() + page * value_page_bytes() + (g * 16 + slot) * row_bytes(shape_.format.value), 0xff,
                   row_bytes(shape_.format.value));
       if (shape_.format.value == DType::u4) {
-        std::memset(values_.data() + page * value_page_bytes() + shape_.kv_heads * 16 * row_bytes(DType::u4) + (g * 16 + slot) * 4, 0x7f, 4);
+        std::memset(values_.data() + page * value_page_bytes() + shape_.kv_heads * 16 * row_bytes(DType::u4) + (g * 16 + slot) * 4, 0xff, 4);
       }
     }
   }
@@ -206,7 +263,7 @@ class PrefillScene {
   // Fused rows [q | k | v]; k and v are what the cache reads back, for sequences with nothing cached before, else NaN.
   void fill_rows() {
     const std::int64_t dim = shape_.head_dim;
-    fused_.assign(rows_ * stride_, kPoison);
+    fused_.assign((rows_ + kPrefillSpareRows) * stride_, kPoison);
     for (const PrefillSequence& s : sequences_) {
       for (std::int64_t i = 0; i < s.rows; ++i) {
         std::uint16_t* row = fused_.data() + (s.first_row + i) * stride_;
@@ -214,7 +271,11 @@ class PrefillScene {
           row[e] = random_16(random_u64(seed_ ^ 29, (s.first_row + i) * stride_ + e));
           if (shape_.query_size != 1) row[e] = rounded(static_cast<float>(number(row[e])) * shape_.query_size);
         }
-        if (s.rows != s.context) continue;
+        if (s.rows != s.context || !is_judged(s)) continue;
+        if (shape_.written) {
+          for (std::int64_t e = heads_ * dim; e < stride_; ++e) row[e] = random_16(random_u64(seed_ ^ 31, (s.first_row + i) * stride_ + e));
+          continue;
+        }
         for (std::int64_t g = 0; g < shape_.kv_heads; ++g) {
           for (std::int64_t d = 0; d < dim; ++d) {
             row[(heads_ + g) * dim + d] = rounded(static_cast<float>(key(s, g, i, d)));
@@ -259,18 +320,32 @@ class PrefillScene {
     return element(values_, value_page_bytes(), shape_.format.value, s, g, token, d, value_scales_);
   }
 
-  void judge_row(const std::vector<std::uint16_t>& out, const PrefillSequence& s, std::int64_t row, std::int64_t head, CacheValues values,
-                 double p_unit, bool interleaved_heads, Verdict& verdict) const {
-    const std::int64_t dim = shape_.head_dim, seen = s.context - s.rows + row + 1;
-    const std::int64_t g = interleaved_heads ? head % shape_.kv_heads : head / shape_.group;
+  struct CacheHead {
+    std::vector<double> keys, values;  // [context][head_dim], as read
+  };
+  CacheHead read_head(const PrefillSequence& s, std::int64_t g, CacheValues values) const {
     const auto as_read = [&](double x) { return values == CacheValues::exact ? x : number(rounded(static_cast<float>(x))); };
-    const std::uint16_t* q = fused_.data() + (s.first_row + row) * stride_ + head * dim;
+    CacheHead head;
+    for (std::int64_t t = 0; t < s.context; ++t) {
+      for (std::int64_t d = 0; d < shape_.head_dim; ++d) {
+        head.keys.push_back(as_read(key(s, g, t, d)));
+        head.values.push_back(as_read(value(s, g, t, d)));
+      }
+    }
+    return head;
+  }
+
+  void judge_row(const std::vector<std::uint16_t>& out, const PrefillSequence& s, std::int64_t row, std::int64_t head, const CacheHead& cache,
+                 double p_unit, bool widened_u4, Verdict& verdict) const {
+    const std::int64_t dim = shape_.head_dim, seen = s.context - s.rows + row + 1;
+    std::vector<double> q(dim);
+    for (std::int64_t d = 0; d < dim; ++d) q[d] = number(fused_[(s.first_row + row) * stride_ + head * dim + d]);
     std::vector<double> p(seen);
     double most = -1e300, size = 0;
     for (std::int64_t t = 0; t < seen; ++t) {
       double score = 0, magnitude = 0;
       for (std::int64_t d = 0; d < dim; ++d) {
-        const double product = number(q[d]) * as_read(key(s, g, t, d));
+        const double product = q[d] * cache.keys[t * dim + d];
         score += product;
         magnitude += std::abs(product);
       }
@@ -283,13 +358,12 @@ class PrefillScene {
     std::vector<double> exact(dim, 0), weight(dim, 0), plain(dim, 0);
     for (std::int64_t t = 0; t < seen; ++t) {
       for (std::int64_t d = 0; d < dim; ++d) {
-        const double v = as_read(value(s, g, t, d));
+        const double v = cache.values[t * dim + d];
         exact[d] += p[t] / total * v;
         weight[d] += p[t] / total * std::abs(v);
         plain[d] += std::abs(v);
       }
     }
-    const bool widened_u4 = values == CacheValues::exact && shape_.format.value == DType::u4;
     for (std::int64_t d = 0; d < dim; ++d) {
       const double bound = (p_unit + (widened_u4 ? 0x1p-11 : 0) + 0x1p-18 + 0x1p-20 * size) * weight[d] +  // P, a widened u4, scores
                            0x1p-25 * plain[d] / total +                                                    // P below f16's normals
@@ -326,11 +400,31 @@ class PrefillScene {
     upload_table();
   }
 
+  // By the kernel that steps use, which leaves in the rows what the pages read back as.
+  void write_pages() {
+    std::vector<std::int64_t> slots(rows_, -1);
+    for (const PrefillSequence& s : sequences_) {
+      for (std::int64_t i = 0; i < s.rows; ++i) slots[s.first_row + i] = table_[s.table_row * table_stride_ + i / 16] * std::int64_t{16} + i % 16;
+    }
+    DeviceBuffer<std::int64_t> device_slots(slots.size(), "slots");
+    DeviceBuffer<std::int32_t> positions(slots.size(), "positions");
+    DeviceBuffer<float> turns(2, "an empty rotary table");
+    copy(device_slots, slots.data(), slots.size());
+    check(cudaMemset(positions.data(), 0, positions.bytes()), "positions");
+    auto* rows = reinterpret_cast<std::uint16_t*>(device_rows_.data());
+    rope_write(nullptr, {.dtype = shape_.dtype, .q = rows, .k = rows + heads_ * shape_.head_dim, .v = rows + (heads_ + shape_.kv_heads) * shape_.head_dim,
+                         .stride = stride_, .tokens = rows_, .heads = heads_, .rotary_dim = 0, .pairs = RopePairs::half, .rope_table = turns.data(),
+                         .positions = positions.data(), .slots = device_slots.data(), .kv = args().kv, .round = true});
+    check(cudaMemcpy(keys_.data(), device_keys_.data(), keys_.size(), cudaMemcpyDeviceToHost), "the pages");
+    check(cudaMemcpy(values_.data(), device_values_.data(), values_.size(), cudaMemcpyDeviceToHost), "the pages");
+  }
+
   PrefillShape shape_;
   std::int64_t heads_, stride_, out_stride_;
   KvLayout layout_;
   std::uint64_t seed_;
   std::int64_t pages_ = 0, table_stride_ = 0, rows_ = 0;
+  std::int32_t nobodys_page_ = 0;
   std::vector<std::byte> keys_, values_;
   std::vector<float> key_scales_, value_scales_;
   std::vector<std::int32_t> table_;
