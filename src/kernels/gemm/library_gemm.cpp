@@ -12,7 +12,10 @@ constexpr std::size_t kWorkspaceBytes = std::size_t{64} << 20;
 constexpr std::int64_t kMostElements = (std::int64_t{1} << 31) - 1;  // of x or out in one call
 
 void check_library(cublasStatus_t status, const char* what) {
-  if (status != CUBLAS_STATUS_SUCCESS) fail("cuBLASLt: {}: {}", what, cublasLtGetStatusString(status));
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  const std::string message = fmt::format("cuBLASLt: {}: {}", what, cublasLtGetStatusString(status));
+  if (status == CUBLAS_STATUS_ALLOC_FAILED) throw OutOfMemory(message);
+  throw Error(message);
 }
 
 cudaDataType data_type(DType dtype) {
