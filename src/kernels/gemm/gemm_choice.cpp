@@ -14,7 +14,7 @@
 namespace keel::cuda {
 namespace {
 
-constexpr int kVersion = 6;  // of the kernels' plans: a change makes old files' lines foreign
+constexpr int kVersion = 7;  // of the kernels' plans: a change makes old files' lines foreign
 
 std::string text(const GemmChoice& choice) {
   std::string out = fmt::format("{} {} {:d} {:d} {}", choice.skinny.warpgroups, choice.skinny.splits, static_cast<int>(choice.skinny.share),

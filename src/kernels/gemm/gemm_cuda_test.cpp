@@ -454,7 +454,7 @@ TEST_F(GemmCuda, AChoiceOfAnotherProductIsMeasuredAgain) {
 TEST(GemmChoices, ALineThatIsNoChoiceIsIgnored) {
   const std::string path = testing::TempDir() + "keel_gemm_lines/gemm";
   std::filesystem::remove(path);
-  const GemmChoice choice{.skinny = {.warpgroups = 2, .splits = 4, .share = SkinnyShare::half, .streams_x = true}, .launch_tokens = 32};
+  const GemmChoice choice{.skinny = {.warpgroups = 2, .splits = 4, .share = SkinnyShare::pair, .streams_x = true}, .launch_tokens = 32};
   GemmChoices(path).add("good", choice);
   std::string line;
   std::getline(std::ifstream(path), line);

@@ -30,9 +30,10 @@ __device__ inline u32 cluster_count() {
   asm volatile("mov.u32 %0, %%nclusterid.x;" : "=r"(count));
   return count;
 }
-// Every thread of every block of the cluster.
+// Every thread of every block of the cluster. Orders no memory but initialised barriers: what blocks give each other goes by barriers, and a
+// release would wait for all that a block has stored.
 __device__ inline void cluster_sync() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 // The same shared variable in block `rank` of the cluster.
 __device__ inline u32 remote_address(u32 address, u32 rank) {

@@ -1,6 +1,6 @@
 // One producer thread streams the weights of a block's slice of K through a ring in shared memory by bulk copies; the slice of x stays there.
 // Warpgroups multiply 64 rows of W each (wgmma, W on the wide side); the cluster's blocks copy their f32 sums to the
-// block that owns the rows, whose adding warps add them in order of rank: the same bits every run. Work on weights begins before the
+// block that owns the rows, which adds them in order of rank: the same bits every run. Work on weights begins before the
 // previous kernel ends (device/launch.cuh); x is awaited. The next kernel may start once the last weights have been asked for: where
 // it finds room beside this one, the memory does not rest between the two.
 #include "kernels/gemm/skinny_gemm.h"
@@ -20,19 +20,6 @@ namespace {
 using ptx::u32;
 using ptx::u64;
 
-constexpr int kMaxWarpgroups = 3;  // with the fourth that asks and adds, two blocks share a multiprocessor at 64 registers a thread
-constexpr int kMaxCluster = 8;
-constexpr int kLeadBytes = 64 << 10;  // some 2 us of a multiprocessor's share of the memory: a launch and a half (H200: best of 0 to 128 KiB)
-constexpr int kMostSharingTokens = 32;
-constexpr int kMinStages = 3, kMaxStages = 24;
-constexpr int shared_bytes_of(bool shares) { return (shares ? 113 : 227) * 1024; }
-constexpr int kRowBytes = 128;                   // of a tile of x or dense W: 64 elements
-constexpr int kDenseTileBytes = 64 * kRowBytes;  // 64 rows × 64 columns
-constexpr int kAwqScaleBytes = 64 * 4;           // f16 scale and 16-bit zero of each row of a tile
-constexpr int kAwqCodeBytes = 64 * 128 / 2;      // 64 rows × one group
-constexpr int kAwqTileBytes = kAwqCodeBytes + kAwqScaleBytes;
-constexpr int kAwqStep = 2;  // groups in a stage
-
 // Sums on their way to the block that owns the row: [source block][owned row][token] floats, a row's 32-byte pieces of eight tokens
 // exchanged by the row's low bits, so that neither side meets the same banks.
 template <int kTokens>
@@ -40,9 +27,9 @@ __device__ inline int piece_of(int token, int owned_row) {
   return ((token / 8) ^ (owned_row & (kTokens / 8 - 1))) * 32 + token % 8 * 4;
 }
 
-// Warps: 4 · warpgroups multiply, one asks for copies, three add up.
-template <class T, int kTokens, bool kAwq, bool kShares>
-__global__ void __launch_bounds__((kMaxWarpgroups + 1) * 128, kShares ? 2 : 1)
+// Warps: 4 · warpgroups multiply, one asks for copies, three add up; a block's last sums all but that one.
+template <class T, int kTokens, bool kAwq>
+__global__ void __launch_bounds__((kMaxWarpgroups + 1) * 128, !kAwq && kTokens <= kMostSharingTokens ? 2 : 1)
     skinny_kernel(const __grid_constant__ CUtensorMap weights_map, const __grid_constant__ CUtensorMap x_map, const SkinnyShape p) {
   extern __shared__ std::byte raw_shared[];
   const u32 raw = ptx::shared_address(raw_shared);
@@ -66,6 +53,36 @@ __global__ void __launch_bounds__((kMaxWarpgroups + 1) * 128, kShares ? 2 : 1)
   // Names of barriers: between the threads that multiply; between them and those that add, for the sums that stay in the block.
   constexpr u32 kMultiplied = 1, kOwnReady = 2, kOwnFree = 3;
   const u32 both = (warps + kAdders) * 32;
+
+  // What this block owns of the tile, eight rows of eight tokens for a warp at a time: the `first` and every `step`th.
+  const auto add_up = [&](int tile, int first, int step) {
+    const auto total_of = [&](int row, int token) {
+      const std::byte* from = shared_pointer + p.sums_at + row * kTokens * 4 + piece_of<kTokens>(token, row);
+      float2 total = {0, 0};
+#pragma unroll 2
+      for (int source = 0; source < p.splits; ++source) {
+        const float2 sum = *reinterpret_cast<const float2*>(from + source * owned_bytes);
+        total.x += sum.x;
+        total.y += sum.y;
+      }
+      return total;
+    };
+    const int pieces = (p.is_gated ? owned_rows / 2 : owned_rows) / 8 * (kTokens / 8);
+#pragma unroll 1
+    for (int piece = first; piece < pieces; piece += step) {
+      const int token = piece % (kTokens / 8) * 8 + lane / 8 * 2, row = piece / (kTokens / 8) * (p.is_gated ? 16 : 8) + lane % 8;
+      const float2 total = total_of(row, token);
+      const std::int64_t n = static_cast<std::int64_t>(tile) * p.warpgroups * 64 + split * owned_rows + row;
+      if (p.is_gated) {
+        const float2 up = total_of(row + 8, token);
+        store_gated<T>(p, token, n, total.x, up.x);
+        store_gated<T>(p, token + 1, n, total.y, up.y);
+      } else {
+        store_out<T>(p, token, n, total.x);
+        store_out<T>(p, token + 1, n, total.y);
+      }
+    }
+  };
 
   if (warp == warps) {
     const u64 once = ptx::evict_first_policy(), keep = ptx::evict_last_policy();
@@ -155,36 +172,16 @@ __global__ void __launch_bounds__((kMaxWarpgroups + 1) * 128, kShares ? 2 : 1)
     ptx::cluster_sync();
     if (p.splits > 1) {
       const u32 free_of_peer = ptx::remote_address(sums_free, lane % p.splits);
-      const int token_pairs = (p.tokens + 1) / 2;
       int tile = first_tile;
       for (int turn = 0; turn < turns; ++turn, tile += tile_step) {
         if (warp == warps + 1 && lane == 0) ptx::barrier_arrive_expect(sums_ready, (p.splits - 1) * owned_bytes);
         ptx::sync_threads_of(both, kOwnReady);
         ptx::barrier_wait_cluster(sums_ready, turn & 1);
-        const auto total_of = [&](int row, int token) {
-          const std::byte* from = shared_pointer + p.sums_at + row * kTokens * 4 + piece_of<kTokens>(token, row);
-          float2 total = {0, 0};
-          for (int source = 0; source < p.splits; ++source) {
-            const float2 sum = *reinterpret_cast<const float2*>(from + source * owned_bytes);
-            total.x += sum.x;
-            total.y += sum.y;
-          }
-          return total;
-        };
-        const int rows_out = p.is_gated ? owned_rows / 2 : owned_rows;
-        for (int i = threadIdx.x - (warps + 1) * 32; i < rows_out * token_pairs; i += kAdders * 32) {
-          const int token = i / rows_out * 2, row = p.is_gated ? i % rows_out / 8 * 16 + i % 8 : i % rows_out;
-          const float2 total = total_of(row, token);
-          const std::int64_t n = static_cast<std::int64_t>(tile) * p.warpgroups * 64 + split * owned_rows + row;
-          if (p.is_gated) {
-            const float2 up = total_of(row + 8, token);
-            store_gated<T>(p, token, n, total.x, up.x);
-            store_gated<T>(p, token + 1, n, total.y, up.y);
-          } else {
-            store_out<T>(p, token, n, total.x);
-            store_out<T>(p, token + 1, n, total.y);
-          }
+        if (turn + 1 == turns) {
+          add_up(tile, warp - 1, warps + kAdders);
+          break;
         }
+        add_up(tile, warp - warps - 1, kAdders);
         ptx::arrive_threads_of(both, kOwnFree);
         __syncwarp();  // a lane tells a peer what all of them have read
         if (lane < p.splits && lane != split) ptx::barrier_arrive_remote(free_of_peer);
@@ -221,7 +218,7 @@ __global__ void __launch_bounds__((kMaxWarpgroups + 1) * 128, kShares ? 2 : 1)
         for (float& s : sum) s = 0;
         // A group is summed by itself, then scaled. With two such sums the tensor cores go on with one while the other is added;
         // a stage ends with none under way, or the compiler lets each wait for the one before.
-        constexpr int kSums = kTokens <= 32 && !kShares ? 2 : 1;
+        constexpr int kSums = kTokens <= 32 ? 2 : 1;
         float group_sum[kSums][kTokens / 2];
         const auto add = [&](float(&sums)[kTokens / 2], const float(&scale)[2]) {
           ptx::pin(sums);
@@ -325,57 +322,21 @@ __global__ void __launch_bounds__((kMaxWarpgroups + 1) * 128, kShares ? 2 : 1)
       }
       ptx::written_for_copies();
       ptx::sync_threads_of(warps * 32, kMultiplied);
-      ptx::arrive_threads_of(both, kOwnReady);
       if (warp == 0 && lane < p.splits && lane != split) {
         ptx::copy_to_block(ptx::remote_address(shared + p.sums_at, lane) + split * owned_bytes, shared + p.own_sums_at + lane * owned_bytes,
                            owned_bytes, ptx::remote_address(sums_ready, lane));
       }
       __syncwarp();
+      if (turn + 1 < turns) {
+        ptx::arrive_threads_of(both, kOwnReady);
+      } else {  // nothing is left to multiply: all add
+        ptx::sync_threads_of(both, kOwnReady);
+        ptx::barrier_wait_cluster(sums_ready, turn & 1);
+        add_up(tile, warp, warps + kAdders);
+      }
     }
-    if (p.splits > 1) ptx::sync_threads_of(both, kOwnFree);
   }
   ptx::cluster_sync();  // no block leaves while others write to its shared memory
-}
-
-int padded_tokens(std::int64_t tokens) { return tokens <= 8 ? 8 : tokens <= 16 ? 16 : tokens <= 32 ? 32 : 64; }
-
-// stages = 0 where it does not fit.
-SkinnyShape shape_of(const GemmArgs& args, SkinnyPlan plan) {
-  const GemmWeights& w = args.weights;
-  const bool is_awq = w.packed != nullptr;
-  const int padded = padded_tokens(args.tokens);
-  SkinnyShape p{.packed = static_cast<const std::byte*>(w.packed),
-                .group_scales = static_cast<const std::byte*>(w.group_scales),
-                .bias = w.bias,
-                .out = args.out,
-                .is_f32_out = args.out_type == DType::f32,
-                .is_gated = args.gate_up != nullptr,
-                .rows = w.rows,
-                .tokens = static_cast<int>(args.tokens)};
-  const int block_columns = is_awq ? 128 : 64, tile_rows = 64 * plan.warpgroups;
-  p.blocks = static_cast<int>((w.columns + block_columns - 1) / block_columns);
-  p.slice_blocks = (p.blocks + plan.splits - 1) / plan.splits;
-  p.splits = plan.splits;
-
-  p.tiles = static_cast<int>((w.rows + tile_rows - 1) / tile_rows);
-  p.warpgroups = plan.warpgroups;
-  p.streams_x = plan.streams_x;
-  const int x_block_bytes = block_columns / 64 * padded * kRowBytes, step = is_awq ? kAwqStep : 1;
-  const int weights_bytes = plan.warpgroups * (is_awq ? kAwqTileBytes : kDenseTileBytes);
-  p.stage_bytes = (step * (weights_bytes + (plan.streams_x ? x_block_bytes : 0)) + 1023) / 1024 * 1024;
-  p.lead_steps = kLeadBytes / (step * weights_bytes);
-  p.stages_at = plan.streams_x ? 0 : p.slice_blocks * x_block_bytes;
-  const int sums_bytes = plan.splits > 1 ? tile_rows * padded * 4 : 0;
-  const int left = shared_bytes_of(plan.share != SkinnyShare::whole) - 1024 - p.stages_at - 2 * sums_bytes - (2 * kMaxStages + 3) * 8;
-  const int most_steps = p.tiles * p.slice_blocks;
-  p.stages = left < 0 ? 0 : std::min({left / p.stage_bytes, kMaxStages, std::max(most_steps, kMinStages)});
-  if (p.is_gated && tile_rows / plan.splits % 16 != 0) p.stages = 0;  // a block adds up gates and what they gate
-  if (p.blocks < plan.splits || p.stages < kMinStages) p.stages = 0;
-  p.sums_at = p.stages_at + p.stages * p.stage_bytes;
-  p.own_sums_at = p.sums_at + sums_bytes;
-  p.barriers_at = p.own_sums_at + sums_bytes;
-  p.shared_bytes = 1024 + p.barriers_at + (2 * p.stages + 3) * 8;
-  return p;
 }
 
 CUtensorMap tensor_map(DType dtype, const void* matrix, std::int64_t rows, std::int64_t columns, int box_rows) {
@@ -397,10 +358,9 @@ CUtensorMap tensor_map(DType dtype, const void* matrix, std::int64_t rows, std::
   return map;
 }
 
-template <class T, int kTokens, bool kAwq, bool kShares>
+template <class T, int kTokens, bool kAwq>
 void launch(cudaStream_t stream, const GemmArgs& args, const SkinnyShape& p, SkinnyPlan plan) {
-  constexpr auto* kernel = &skinny_kernel<T, kTokens, kAwq, kShares>;
-  constexpr int kSharedBytes = shared_bytes_of(kShares);
+  constexpr auto* kernel = &skinny_kernel<T, kTokens, kAwq>;
   const unsigned threads = static_cast<unsigned>((plan.warpgroups + 1) * 128), cluster = static_cast<unsigned>(plan.splits);
   cudaLaunchAttribute attributes[2];
   attributes[0].id = cudaLaunchAttributeClusterDimension;
@@ -409,15 +369,15 @@ void launch(cudaStream_t stream, const GemmArgs& args, const SkinnyShape& p, Ski
   attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[1].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{.gridDim = {cluster}, .blockDim = {threads}, .stream = stream, .attrs = attributes, .numAttrs = 1};
-  static int most_clusters[kMaxCluster + 1] = {};  // at once, with all the shared memory that a block may have
-  if (most_clusters[cluster] == 0) {
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes), "shared memory of skinny_gemm");
-    config.dynamicSmemBytes = kSharedBytes;
-    check(cudaOccupancyMaxActiveClusters(&most_clusters[cluster], kernel, &config), "clusters of skinny_gemm");
-    keel::check(most_clusters[cluster] > 0, "a cluster of skinny_gemm fits the device");
+  static int most_clusters[3][kMaxCluster + 1] = {};  // at once, with all the shared memory that a block may have
+  int& at_once = most_clusters[static_cast<int>(plan.share)][cluster];
+  if (at_once == 0) {
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes_of(SkinnyShare::whole)), "shared memory of skinny_gemm");
+    config.dynamicSmemBytes = shared_bytes_of(plan.share);
+    check(cudaOccupancyMaxActiveClusters(&at_once, kernel, &config), "clusters of skinny_gemm");
+    keel::check(at_once > 0, "a cluster of skinny_gemm fits the device");
   }
   config.dynamicSmemBytes = static_cast<std::size_t>(p.shared_bytes);
-  const int at_once = plan.share == SkinnyShare::half ? std::max(most_clusters[cluster] / 2, 1) : most_clusters[cluster];
   config.gridDim = {static_cast<unsigned>(std::min(p.tiles, at_once)) * cluster};
   config.numAttrs = 2;
   const GemmWeights& w = args.weights;
@@ -427,14 +387,8 @@ void launch(cudaStream_t stream, const GemmArgs& args, const SkinnyShape& p, Ski
 }
 
 template <class T, bool kAwq>
-void launch(cudaStream_t stream, const GemmArgs& args, const SkinnyShape& p, SkinnyPlan plan) {
-  const auto with = [&](auto tokens) {
-    constexpr int kTokens = decltype(tokens)::value;
-    if constexpr (kTokens <= kMostSharingTokens) {
-      if (plan.share != SkinnyShare::whole) return launch<T, kTokens, kAwq, true>(stream, args, p, plan);
-    }
-    launch<T, kTokens, kAwq, false>(stream, args, p, plan);
-  };
+void launch_padded(cudaStream_t stream, const GemmArgs& args, const SkinnyShape& p, SkinnyPlan plan) {
+  const auto with = [&](auto tokens) { launch<T, decltype(tokens)::value, kAwq>(stream, args, p, plan); };
   switch (padded_tokens(args.tokens)) {
     case 8: return with(std::integral_constant<int, 8>());
     case 16: return with(std::integral_constant<int, 16>());
@@ -443,53 +397,16 @@ void launch(cudaStream_t stream, const GemmArgs& args, const SkinnyShape& p, Ski
   }
 }
 
-bool is_aligned(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0; }
-
 }  // namespace
 
-std::vector<SkinnyPlan> skinny_plans(const GemmArgs& args) {
-  const GemmWeights& w = args.weights;
-  std::vector<SkinnyPlan> plans;
-  if (args.tokens < 1 || args.tokens > kSkinnyTokens || w.columns % 8 != 0 || w.columns < 64 || !is_aligned(args.x) || !is_aligned(w.dense)) return plans;
-  if (w.rows >= std::int64_t{1} << 30 || w.columns >= std::int64_t{1} << 30) return plans;  // 32-bit coordinates
-  struct Ranked {
-    SkinnyPlan plan;
-    double cost;
-  };
-  std::vector<Ranked> ranked;
-  for (const SkinnyShare share : {SkinnyShare::whole, SkinnyShare::pair, SkinnyShare::half}) {
-    if (share != SkinnyShare::whole && args.tokens > kMostSharingTokens) continue;
-    for (const bool streams_x : {false, true}) {
-      for (int splits = 1; splits <= kMaxCluster; splits *= 2) {
-        for (int warpgroups = 1; warpgroups <= kMaxWarpgroups; ++warpgroups) {
-          const SkinnyPlan plan{warpgroups, splits, share, streams_x};
-          const SkinnyShape p = shape_of(args, plan);
-          if (p.stages == 0) continue;
-          // Nanoseconds, roughly: bytes that a multiprocessor takes in, and what each turn of a cluster costs.
-          const int at_once = share == SkinnyShare::pair ? 2 : 1, clusters = 132 * at_once / splits, turns = (p.tiles + clusters - 1) / clusters;
-          const double tile_rows = 64.0 * warpgroups, step_bytes = static_cast<double>(p.stage_bytes) / (w.packed != nullptr ? kAwqStep : 1);
-          const double streamed = turns * p.slice_blocks * step_bytes * at_once, kept = static_cast<double>(p.stages_at) * at_once;
-          const double exchanged = splits > 1 ? turns * tile_rows * padded_tokens(args.tokens) * 4 * at_once : 0;
-          const double ring = static_cast<double>(p.stages) * p.stage_bytes * at_once;
-          const double cost = streamed / 32 + kept / 40 + exchanged / 40 + (splits > 1 ? 800 : 0) + std::max(96e3 - ring, 0.0) / 20;
-          ranked.push_back({plan, cost});
-        }
-      }
-    }
-  }
-  std::stable_sort(ranked.begin(), ranked.end(), [](const Ranked& a, const Ranked& b) { return a.cost < b.cost; });
-  for (const Ranked& r : ranked) plans.push_back(r.plan);
-  return plans;
-}
-
 void skinny_gemm(cudaStream_t stream, const GemmArgs& args, SkinnyPlan plan) {
-  const SkinnyShape p = shape_of(args, plan);
+  const SkinnyShape p = skinny_shape(args, plan);
   keel::check(p.stages > 0 && args.tokens <= kSkinnyTokens, "skinny_gemm's plan fits the product");
   const bool is_awq = args.weights.packed != nullptr, is_f16 = args.weights.dtype == DType::f16;
   if (is_awq) {
-    is_f16 ? launch<__half, true>(stream, args, p, plan) : launch<__nv_bfloat16, true>(stream, args, p, plan);
+    is_f16 ? launch_padded<__half, true>(stream, args, p, plan) : launch_padded<__nv_bfloat16, true>(stream, args, p, plan);
   } else {
-    is_f16 ? launch<__half, false>(stream, args, p, plan) : launch<__nv_bfloat16, false>(stream, args, p, plan);
+    is_f16 ? launch_padded<__half, false>(stream, args, p, plan) : launch_padded<__nv_bfloat16, false>(stream, args, p, plan);
   }
 }
 

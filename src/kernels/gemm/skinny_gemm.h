@@ -13,9 +13,9 @@ inline constexpr std::int64_t kSkinnyTokens = 64;  // most rows of x in one laun
 inline constexpr std::int64_t kAwqTileRows = 64;   // rows and columns of a packed AWQ tile
 inline constexpr std::int64_t kAwqGroup = 128;
 
-// What of a multiprocessor a block takes: all of it; half, with another block of this kernel in the other half; half, the other half
-// being for the next kernel, whose first weights then arrive while this one ends.
-enum class SkinnyShare : std::uint8_t { whole, pair, half };
+// What of a multiprocessor's shared memory a block takes: all but room for a norm's block; two thirds of that, so that its first weights do not
+// hold up the norm before it; half, with another block of this kernel in the other half.
+enum class SkinnyShare : std::uint8_t { whole, most, pair };
 
 // How the work is cut: tiles of 64 · warpgroups rows of W; a cluster of `splits` blocks shares a tile, each with its slice of K.
 struct SkinnyPlan {

@@ -1,4 +1,4 @@
-// Parts of skinny_gemm.cu: the shape of a launch, 4-bit codes as exact 16-bit numbers, and what is stored.
+// Parts of skinny_gemm.cu: 4-bit codes as exact 16-bit numbers, and what is stored.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -8,28 +8,10 @@
 #include <cstdint>
 
 #include "kernels/gemm/hopper_ptx.h"
+#include "kernels/gemm/skinny_shape.h"
 #include "kernels/silu_mul/silu.cuh"
 
 namespace keel::cuda {
-
-struct SkinnyShape {
-  const std::byte* packed;
-  const std::byte* group_scales;
-  const void* bias;
-  void* out;
-  bool is_f32_out, is_gated;
-  std::int64_t rows;
-  int tokens;
-  int blocks;        // of K: 64 columns, AWQ 128
-  int slice_blocks;  // most that one block of the cluster has
-  int tiles;
-  int splits;
-  int warpgroups, stages;
-  bool streams_x;
-  int stage_bytes;
-  int lead_steps;  // before its last weights are asked for a block lets the next kernel start
-  int stages_at, sums_at, own_sums_at, barriers_at, shared_bytes;
-};
 
 __device__ inline ptx::u32 and_or(ptx::u32 value, ptx::u32 mask, ptx::u32 bits) {  // one LOP3
   ptx::u32 out;
