@@ -288,7 +288,7 @@ void CudaDecoder::pad(std::int64_t tokens, std::int64_t bucket) {
 
 // The products of a layer, by the time of some layers with all their kernels. The step's rows are padding, so attention takes no time.
 void CudaDecoder::choose_decode_products(std::int64_t sequences) {
-  constexpr std::int64_t kTimedLayers = 6;
+  constexpr std::int64_t kTimedLayers = 4;
   const DeviceLayer& layer = weights_.layers.front();
   const GemmArgs products[] = {gated_args(layer.gate_up, sequences), product_args(layer.down, activated_.data(), sequences, projected_.data()),
                                product_args(layer.qkv, normed_.data(), sequences, qkv_.data()),

@@ -11,6 +11,7 @@
 #include "kernels/gemm/gemm_kernels.h"
 #include "kernels/gemm/library_gemm.h"
 #include "kernels/gemm/skinny_gemm.h"
+#include "kernels/gemm/together.h"
 #include "kernels/rms_norm/rms_norm_cuda.h"
 #include "kernels/silu_mul/silu_mul_cuda.h"
 
@@ -18,9 +19,7 @@ namespace keel::cuda {
 namespace {
 
 constexpr int kAlgorithms = 12;                            // of cuBLASLt that are timed
-constexpr std::size_t kTogether = 16;                      // of the fastest alone that are timed among other products
-constexpr int kTogetherLibrary = 2;                        // and of cuBLASLt's, at the least
-constexpr std::size_t kTogetherAgain = 6;                  // of which so many once more, when the other products have been chosen
+constexpr std::ptrdiff_t kTogether = 10;                   // of the fastest alone that are timed among other products
 constexpr std::int64_t kSmallBytes = 2 << 20;              // weights that are read in less time than a launch takes: of their products
 constexpr std::size_t kOfSmall = 6;                        // the likely best alone are timed
 constexpr std::int64_t kMostSkinnyTokens = 256;            // past which AWQ is surely expanded
@@ -58,7 +57,7 @@ void run_skinny(cudaStream_t stream, const GemmArgs& args, const GemmChoice& cho
 double time_of_run(cudaStream_t stream, const std::function<void()>& run) {
   const StepGraph graph(stream, run);
   graph.launch(stream);
-  std::array<double, 5> times;
+  std::array<double, 3> times;
   for (double& time : times) {
     Event begin, end;
     begin.record(stream);
@@ -66,8 +65,8 @@ double time_of_run(cudaStream_t stream, const std::function<void()>& run) {
     end.record(stream);
     time = end.milliseconds_since(begin);
   }
-  std::nth_element(times.begin(), times.begin() + 2, times.end());
-  return times[2];
+  std::sort(times.begin(), times.end());
+  return times[1];
 }
 
 // Every way that keel's own kernel can do it, the likely best first.
@@ -283,40 +282,41 @@ void Gemm::prepare(cudaStream_t stream, const GemmArgs& args) {
 
 void Gemm::prepare_together(cudaStream_t stream, std::span<const GemmArgs> products, const std::function<void()>& run) {
   if (std::all_of(products.begin(), products.end(), [&](const GemmArgs& args) { return state_->is_known(stream, args); })) return;
-  GemmChoices& choices = state_->choices;
   std::vector<std::vector<GemmChoice>> candidates;
+  std::vector<std::size_t> counts;
+  Picks fastest, own, library;  // starts: of all candidates, of keel's, of cuBLASLt's
   for (const GemmArgs& args : products) {
     state_->check_args(args);
-    candidates.push_back(state_->measure(stream, args));
-    choices.set(choice_key(args), candidates.back().front());
+    const std::vector<GemmChoice> all = state_->measure(stream, args);
+    std::vector<GemmChoice> kept(all.begin(), all.begin() + std::min(std::ssize(all), kTogether));
+    const auto number_of_first = [&](bool of_library) {  // which is kept though it may be slow alone
+      const auto is_it = [&](const GemmChoice& choice) { return (choice.skinny.warpgroups == 0) == of_library; };
+      const auto first = std::find_if(all.begin(), all.end(), is_it);
+      if (first == all.end()) return std::size_t{0};
+      if (const auto number = static_cast<std::size_t>(first - all.begin()); number < kept.size()) return number;
+      kept.push_back(*first);
+      return kept.size() - 1;
+    };
+    fastest.push_back(0);
+    own.push_back(number_of_first(false));
+    if (!is_awq(args)) library.push_back(number_of_first(true));  // else much slower
+    counts.push_back(kept.size());
+    candidates.push_back(std::move(kept));
   }
-  for (std::vector<GemmChoice>& of_product : candidates) {  // the fastest, and of cuBLASLt's too
-    std::vector<GemmChoice> kept;
-    int libraries = 0;
-    for (std::size_t i = 0; i < of_product.size(); ++i) {
-      const bool is_library = of_product[i].skinny.warpgroups == 0;
-      if (i < kTogether || (is_library && libraries < kTogetherLibrary)) kept.push_back(of_product[i]);
-      libraries += is_library;
-    }
-    of_product = std::move(kept);
-  }
+  const auto pick = [&](const Picks& picks) {
+    for (std::size_t i = 0; i < picks.size(); ++i) state_->choices.set(choice_key(products[i]), candidates[i][picks[i]]);
+  };
+  std::vector<Picks> starts = {fastest, own};
+  if (library.size() == products.size()) starts.push_back(library);
+  std::sort(starts.begin(), starts.end());
+  starts.erase(std::unique(starts.begin(), starts.end()), starts.end());
+  pick(fastest);
   run();  // loads the kernels in between
-  for (int pass = 0; pass < 2; ++pass) {
-    for (std::size_t i = 0; i < products.size(); ++i) {
-      const std::string key = choice_key(products[i]);
-      std::vector<std::pair<double, GemmChoice>> timed;
-      for (const GemmChoice& candidate : candidates[i]) {
-        choices.set(key, candidate);
-        timed.push_back({time_of_run(stream, run), candidate});
-      }
-      std::stable_sort(timed.begin(), timed.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-      timed.resize(std::min(timed.size(), kTogetherAgain));
-      candidates[i].clear();
-      for (const auto& [time, candidate] : timed) candidates[i].push_back(candidate);
-      choices.set(key, candidates[i].front());
-    }
-  }
-  for (std::size_t i = 0; i < products.size(); ++i) choices.add(choice_key(products[i]), candidates[i].front());
+  const Picks best = shortest_together(counts, starts, [&](const Picks& picks) {
+    pick(picks);
+    return time_of_run(stream, run);
+  });
+  for (std::size_t i = 0; i < best.size(); ++i) state_->choices.add(choice_key(products[i]), candidates[i][best[i]]);
 }
 
 void Gemm::run(cudaStream_t stream, const GemmArgs& args) {

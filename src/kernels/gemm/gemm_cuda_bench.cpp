@@ -1,7 +1,7 @@
 // Qwen3-8B's products on this GPU: keel's kernel in every plan against cuBLASLt's algorithms, and the choices of Gemm. Weights are
 // random and taken in turn from more memory than the L2 holds; times are medians of graph replays. BENCH_M=32 in the environment
 // measures the plans at that number of tokens alone. Arguments: any of dense, awq,
-// layer (which way of each product makes a decode layer's launches shortest), prefill, sustained, all plans ("plans").
+// layer and awq_layer (which way of each product makes a decode layer's launches shortest), prefill, sustained, all plans ("plans").
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -15,6 +15,7 @@
 #include "kernels/gemm/gemm_kernels.h"
 #include "kernels/gemm/library_gemm.h"
 #include "kernels/gemm/skinny_gemm.h"
+#include "kernels/gemm/together.h"
 #include "kernels/rms_norm/rms_norm_cuda.h"
 #include "kernels/silu_mul/silu_mul_cuda.h"
 
@@ -174,9 +175,10 @@ struct Bench {
   };
 
   // A decode layer from attention's output to the next layer's queries, keys and values, with its norms and a pause for attention.
-  // Each product's way is chosen by the time of the whole, one product after another, twice.
-  void layer() {
+  // Each product's way: as the whole takes least time, of all plans and algorithms; and as Gemm chooses, one by one and together.
+  void layer(bool is_awq) {
     constexpr int kLayers = 7;
+    constexpr std::int64_t kLayerWeights = 192937984;
     std::byte* at = out.data();
     const auto take = [&](std::int64_t width) {
       std::byte* taken = at;
@@ -188,90 +190,87 @@ struct Bench {
     DeviceBuffer<float> norm_weight(4096, "a norm");
     const std::vector<float> host(norm_weight.size(), 0.02f);
     copy_to_device(stream, norm_weight.data(), host.data(), host.size());
+    constexpr int kOrder[] = {1, 2, 3, 0};  // of kProducts, as they follow each other
+    const char* const type = is_awq ? "awq" : "f16";
     for (const std::int64_t tokens : {1, 8, 16, 32}) {
       if (std::getenv("BENCH_M") && std::atoll(std::getenv("BENCH_M")) != tokens) continue;
-      const auto args = [&](int i, std::int64_t layer) {  // of kProducts
-        std::int64_t taken = layer * 4 * 96468992;  // bytes of the layers before
-        for (const int before : {1, 2, 3, 0}) {
-          if (before == i) break;
-          taken += kProducts[before].rows * kProducts[before].columns * 2;
-        }
-        GemmArgs a{.weights = {.dtype = DType::f16, .rows = kProducts[i].rows, .columns = kProducts[i].columns, .dense = pool.data() + taken},
-                   .x = i == 1 ? x.data() : i == 3 ? activated : normed, .tokens = tokens, .out = i == 0 ? qkv : i == 2 ? activated : projected, .out_type = DType::f16};
+      const auto args = [&](int i, std::int64_t layer) {
+        std::int64_t before = layer * kLayerWeights;
+        for (int k = 0; kOrder[k] != i; ++k) before += kProducts[kOrder[k]].rows * kProducts[kOrder[k]].columns;
+        GemmArgs a = args_of(kProducts[i], is_awq, tokens, 0);
+        (is_awq ? a.weights.packed : a.weights.dense) = pool.data() + (is_awq ? before / 2 : before * 2);
+        a.x = i == 1 ? x.data() : i == 3 ? activated : normed;
+        a.out = i == 0 ? qkv : i == 2 ? activated : projected;
         if (i == 2) a.gate_up = gate_up;
         return a;
       };
-      Way ways[4];
-      const auto run = [&](int i, std::int64_t layer) {
-        GemmArgs a = args(i, layer);
-        if (ways[i].plan.warpgroups != 0) return skinny_gemm(stream, a, ways[i].plan);
-        if (i == 2) a.out = gate_up;
-        library.run(stream, a, ways[i].algorithm);
-        if (i == 2) silu_mul(stream, {.dtype = DType::f16, .gate_up = gate_up, .out = activated, .rows = tokens, .width = 12288});
+      const auto launch_layer = [&](int layer, const std::function<void(int, const GemmArgs&)>& product) {
+        const auto norm = [&] {
+          add_rms_norm(stream, {.dtype = DType::f16, .residual = residual, .added = projected, .weight = norm_weight.data(), .out = normed, .rows = tokens, .width = 4096, .epsilon = 1e-6f});
+        };
+        product(1, args(1, layer));
+        norm();
+        product(2, args(2, layer));
+        product(3, args(3, layer));
+        norm();
+        product(0, args(0, layer));
+        pause(stream);
       };
-      const auto norm = [&] {
-        add_rms_norm(stream, {.dtype = DType::f16, .residual = residual, .added = projected, .weight = norm_weight.data(), .out = normed, .rows = tokens, .width = 4096, .epsilon = 1e-6f});
-      };
-      const auto time = [&] {
-        return time_of(stream, kLayers, [&](int layer) {
-          run(1, layer);
-          norm();
-          run(2, layer);
-          run(3, layer);
-          norm();
-          run(0, layer);
-          pause(stream);
-        });
-      };
-      const double pauses = time_of(stream, 50, [&](int) { pause(stream); });
-      std::printf("a pause %.2f us, in every figure\n", pauses);
-      std::vector<Way> candidates[4];
+      std::printf("%s M=%lld: a pause of %.2f us is in every figure\n", type, static_cast<long long>(tokens), time_of(stream, 50, [&](int) { pause(stream); }));
+      std::vector<Way> ways[4];
+      std::vector<std::size_t> counts;
+      Picks first, library_first;
       for (int i = 0; i < 4; ++i) {
         for (const SkinnyPlan& plan : skinny_plans(args(i, 0))) {
           char name[60];
           std::snprintf(name, sizeof(name), "wg %d splits %d share %d x %d", plan.warpgroups, plan.splits, static_cast<int>(plan.share), plan.streams_x);
-          candidates[i].push_back({.name = name, .plan = plan});
+          ways[i].push_back({.name = name, .plan = plan});
         }
-        GemmArgs dense = args(i, 0);
-        if (i == 2) dense.out = gate_up;
-        int number = 0;
-        for (const auto& algorithm : library.algorithms(dense, 5)) {
-          if (library.run(stream, dense, algorithm)) candidates[i].push_back({.name = "library " + std::to_string(number++), .plan = {}, .algorithm = algorithm});
-        }
-        ways[i] = *std::find_if(candidates[i].begin(), candidates[i].end(), [](const Way& way) { return way.plan.warpgroups == 0; });
-      }
-      std::printf("M=%lld library alone %.2f us\n", static_cast<long long>(tokens), time());
-      for (int pass = 0; pass < 2; ++pass) {
-        for (const int i : {2, 3, 1, 0}) {
-          std::vector<std::pair<double, Way>> timed;
-          for (const Way& way : candidates[i]) {
-            ways[i] = way;
-            timed.push_back({time(), way});
+        first.push_back(0);
+        library_first.push_back(ways[i].size());
+        if (!is_awq) {
+          GemmArgs dense = args(i, 0);
+          if (i == 2) dense.out = gate_up;
+          for (const auto& algorithm : library.algorithms(dense, 5)) {
+            if (library.run(stream, dense, algorithm)) ways[i].push_back({.name = "library " + std::to_string(ways[i].size() - library_first[static_cast<std::size_t>(i)]), .plan = {}, .algorithm = algorithm});
           }
-          std::sort(timed.begin(), timed.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-          ways[i] = timed.front().second;
-          std::printf("M=%lld pass %d %-8s", static_cast<long long>(tokens), pass, kProducts[i].name);
-          for (std::size_t k = 0; k < std::min<std::size_t>(6, timed.size()); ++k) std::printf(" | %s: %.2f", timed[k].second.name.c_str(), timed[k].first);
-          for (const auto& [t, way] : timed) {
-            if (way.name == "library 0") std::printf(" | %s: %.2f", way.name.c_str(), t);
-          }
-          std::printf("\n");
-          std::fflush(stdout);
         }
+        counts.push_back(ways[i].size());
       }
-      for (const Way& way : ways) std::printf("  %s\n", way.name.c_str());
-      std::printf("M=%lld layer %.2f us\n", static_cast<long long>(tokens), time());
-      Gemm gemm(DType::f16, 64, 0);
-      for (const int i : {1, 2, 3, 0}) gemm.prepare(stream, args(i, 0));
-      std::printf("M=%lld layer, Gemm's choices %.2f us\n", static_cast<long long>(tokens), time_of(stream, kLayers, [&](int layer) {
-        gemm.run(stream, args(1, layer));
-        norm();
-        gemm.run(stream, args(2, layer));
-        gemm.run(stream, args(3, layer));
-        norm();
-        gemm.run(stream, args(0, layer));
-        pause(stream);
-      }));
+      const auto time = [&](const Picks& picks) {
+        return time_of(stream, kLayers, [&](int layer) {
+          launch_layer(layer, [&](int i, GemmArgs a) {
+            const Way& way = ways[i][picks[static_cast<std::size_t>(i)]];
+            if (way.plan.warpgroups != 0) return skinny_gemm(stream, a, way.plan);
+            if (i == 2) a.out = gate_up;
+            library.run(stream, a, way.algorithm);
+            if (i == 2) silu_mul(stream, {.dtype = DType::f16, .gate_up = gate_up, .out = activated, .rows = tokens, .width = 12288});
+          });
+        }, 3);
+      };
+      if (!is_awq) std::printf("%s M=%lld library alone %.2f us\n", type, static_cast<long long>(tokens), time(library_first));
+      const Picks best = shortest_together(counts, is_awq ? std::vector<Picks>{first} : std::vector<Picks>{first, library_first}, time);
+      std::printf("%s M=%lld layer, best of all %.2f us:", type, static_cast<long long>(tokens), time(best));
+      for (int i = 0; i < 4; ++i) std::printf(" %s: %s%s", kProducts[i].name, ways[i][best[static_cast<std::size_t>(i)]].name.c_str(), i < 3 ? "," : "\n");
+      Gemm alone(DType::f16, 64, is_awq ? 24576 * 4096 : 0), together(DType::f16, 64, is_awq ? 24576 * 4096 : 0);
+      std::vector<GemmArgs> products;
+      for (const int i : kOrder) products.push_back(args(i, 0));
+      for (const GemmArgs& a : products) alone.prepare(stream, a);
+      const auto run = [&](Gemm& gemm, int layer) {
+        launch_layer(layer, [&](int, const GemmArgs& a) { gemm.run(stream, a); });
+      };
+      Event begin, end;
+      begin.record(stream);
+      together.prepare_together(stream, products, [&] {
+        for (int layer = 0; layer < kLayers; ++layer) run(together, layer);
+      });
+      end.record(stream);
+      std::printf("%s M=%lld chosen together in %.2f s\n", type, static_cast<long long>(tokens), end.milliseconds_since(begin) * 1e-3);
+      for (int round = 0; round < 3; ++round) {
+        std::printf("%s M=%lld layer, Gemm's choices one by one %.2f us", type, static_cast<long long>(tokens), time_of(stream, kLayers, [&](int layer) { run(alone, layer); }));
+        std::printf(", together %.2f us\n", time_of(stream, kLayers, [&](int layer) { run(together, layer); }));
+      }
+      std::fflush(stdout);
     }
   }
 
@@ -346,7 +345,8 @@ int main(int argc, char** argv) {
   Bench bench;
   if (wanted.count("dense") != 0) bench.decode(false, wanted.count("plans") != 0);
   if (wanted.count("awq") != 0) bench.decode(true, wanted.count("plans") != 0);
-  if (wanted.count("layer") != 0) bench.layer();
+  if (wanted.count("layer") != 0) bench.layer(false);
+  if (wanted.count("awq_layer") != 0) bench.layer(true);
   if (wanted.count("prefill") != 0) bench.prefill();
   if (wanted.count("sustained") != 0) bench.sustained();
   std::printf("\n%s", bench.table.c_str());

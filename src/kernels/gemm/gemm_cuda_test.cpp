@@ -12,6 +12,7 @@
 #include "kernels/gemm/gemm_choice.h"
 #include "kernels/gemm/gemm_kernels.h"
 #include "kernels/gemm/skinny_gemm.h"
+#include "kernels/gemm/together.h"
 #include "kernels/matmul/random_weights.h"
 
 namespace keel::cuda {
@@ -451,6 +452,28 @@ TEST_F(GemmCuda, AChoiceOfAnotherProductIsMeasuredAgain) {
 }
 
 // On the host alone.
+TEST(ShortestTogether, LeavesAValleyThatNoProductLeavesAlone) {
+  // Products 1 and 2 are best with candidate 3 both, and worse with it one of them; every other candidate costs its number.
+  int times = 0;
+  const auto time = [&](const Picks& picks) {
+    ++times;
+    const bool a = picks[1] == 3, b = picks[2] == 3;
+    return 10.0 + static_cast<double>(picks[0]) + (a && b ? -5 : static_cast<double>(picks[1] + picks[2]));
+  };
+  EXPECT_EQ(shortest_together({6, 4, 5, 1}, {{5, 0, 0, 0}}, time), (Picks{0, 3, 3, 0}));
+  EXPECT_LT(times, 120);
+}
+
+TEST(ShortestTogether, TakesTheBestOfItsStarts) {
+  // All products alike are fast, the more so the higher the number; what differs from its neighbour costs.
+  const auto time = [](const Picks& picks) {
+    double sum = 100;
+    for (std::size_t i = 0; i < picks.size(); ++i) sum += i > 0 && picks[i] != picks[i - 1] ? 50 : -static_cast<double>(picks[i]);
+    return sum;
+  };
+  EXPECT_EQ(shortest_together({9, 9, 9}, {{1, 1, 1}, {8, 8, 8}, {2, 2, 2}}, time), (Picks{8, 8, 8}));
+}
+
 TEST(GemmChoices, ALineThatIsNoChoiceIsIgnored) {
   const std::string path = testing::TempDir() + "keel_gemm_lines/gemm";
   std::filesystem::remove(path);
