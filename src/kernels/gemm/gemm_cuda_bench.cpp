@@ -11,6 +11,7 @@
 #include <string>
 
 #include "device/cuda.h"
+#include "device/read_rate.h"
 #include "kernels/gemm/gemm_cuda.h"
 #include "kernels/gemm/gemm_kernels.h"
 #include "kernels/gemm/library_gemm.h"
@@ -21,8 +22,7 @@
 
 namespace keel::cuda {
 
-void read_only(cudaStream_t stream, const void* from, std::int64_t bytes, void* sink);  // gemm_bench_read.cu
-void pause(cudaStream_t stream);
+void pause(cudaStream_t stream);  // gemm_bench_pause.cu
 
 namespace {
 
