@@ -2,6 +2,10 @@
 
 #include <nvtx3/nvToolsExt.h>
 
+#include <algorithm>
+#include <mutex>
+#include <unordered_map>
+
 #include "base/bytes.h"
 #include "device/gpu_monitor.h"
 
@@ -15,6 +19,48 @@ const std::string& driver_version(const std::string& bus_id) {
   return version;
 }
 
+// Every block of device memory, in the one place that they all come through.
+class Ledger {
+ public:
+  void add(void* memory, std::int64_t bytes, MemoryUse use) {
+    std::lock_guard lock(mutex_);
+    blocks_[memory] = {bytes, use};
+    of(use) += bytes;
+    ++held_.blocks;
+    held_.peak = std::max(held_.peak, held_.bytes());
+  }
+  void remove(void* memory) {
+    std::lock_guard lock(mutex_);
+    const auto block = blocks_.find(memory);
+    keel::check(block != blocks_.end(), "only what was allocated is released");
+    of(block->second.use) -= block->second.bytes;
+    --held_.blocks;
+    blocks_.erase(block);
+  }
+  HeldMemory held() {
+    std::lock_guard lock(mutex_);
+    return held_;
+  }
+
+ private:
+  struct Block {
+    std::int64_t bytes;
+    MemoryUse use;
+  };
+  std::int64_t& of(MemoryUse use) {
+    return use == MemoryUse::weights ? held_.weights : use == MemoryUse::cache ? held_.cache : held_.workspace;
+  }
+
+  std::mutex mutex_;
+  std::unordered_map<void*, Block> blocks_;
+  HeldMemory held_;
+};
+
+Ledger& ledger() {
+  static auto& ledger = *new Ledger;  // outlives what static objects hold
+  return ledger;
+}
+
 }  // namespace
 
 void failed(cudaError_t error, const char* what, const char* file, int line) {
@@ -22,6 +68,12 @@ void failed(cudaError_t error, const char* what, const char* file, int line) {
   if (error != cudaErrorMemoryAllocation) throw Error(message);
   cudaGetLastError();  // clears it
   throw OutOfMemory(message);
+}
+
+std::string refusal_of(const DeviceInfo& device) {
+  if (device.major == 9 && device.minor == 0) return "";
+  return fmt::format("{} has compute capability {}.{}: wanted 9.0 (Hopper), for which alone keel's CUDA kernels are built", device.name,
+                     device.major, device.minor);
 }
 
 FoundDevice find_device() {
@@ -32,13 +84,17 @@ FoundDevice find_device() {
     found.reason = error == cudaSuccess ? "no CUDA device is visible" : fmt::format("no CUDA device: {}", cudaGetErrorString(error));
     return found;
   }
+  found.present = true;
   cudaDeviceProp properties;
-  check(cudaGetDeviceProperties(&properties, 0), "properties of device 0");
   int driver = 0, runtime = 0;
-  check(cudaDriverGetVersion(&driver), "driver version");
-  check(cudaRuntimeGetVersion(&runtime), "runtime version");
   char bus_id[32] = "";
-  check(cudaDeviceGetPCIBusId(bus_id, sizeof(bus_id), 0), "bus id of device 0");
+  for (const cudaError_t error : {cudaGetDeviceProperties(&properties, 0), cudaDriverGetVersion(&driver), cudaRuntimeGetVersion(&runtime),
+                                  cudaDeviceGetPCIBusId(bus_id, sizeof(bus_id), 0)}) {
+    if (error == cudaSuccess) continue;
+    cudaGetLastError();
+    found.reason = fmt::format("a CUDA device that does not say what it is: {} ({})", cudaGetErrorString(error), cudaGetErrorName(error));
+    return found;
+  }
   found.info = {.name = properties.name,
                 .major = properties.major,
                 .minor = properties.minor,
@@ -49,12 +105,8 @@ FoundDevice find_device() {
                 .runtime = version_text(runtime),
                 .driver_version = driver_version(bus_id),
                 .bus_id = bus_id};
-  if (properties.major != 9 || properties.minor != 0) {
-    found.reason = fmt::format("{} has compute capability {}.{}: keel's CUDA kernels are built for 9.0 (Hopper) alone",
-                               properties.name, properties.major, properties.minor);
-    return found;
-  }
-  found.usable = true;
+  found.reason = refusal_of(found.info);
+  found.usable = found.reason.empty();
   return found;
 }
 
@@ -64,7 +116,7 @@ std::int64_t free_device_bytes() {
   return static_cast<std::int64_t>(free);
 }
 
-void* allocate(MemoryKind kind, std::size_t bytes, const char* what) {
+void* allocate(MemoryKind kind, std::size_t bytes, const char* what, MemoryUse use) {
   if (bytes == 0) return nullptr;
   void* memory = nullptr;
   const cudaError_t error = kind == MemoryKind::device ? cudaMalloc(&memory, bytes) : cudaMallocHost(&memory, bytes);
@@ -76,12 +128,16 @@ void* allocate(MemoryKind kind, std::size_t bytes, const char* what) {
     throw OutOfMemory(fmt::format("{} wants {} of pinned host memory, which is not to be had", what, format_bytes(bytes)));
   }
   check(error, what);
+  if (kind == MemoryKind::device) ledger().add(memory, static_cast<std::int64_t>(bytes), use);
   return memory;
 }
+
+HeldMemory held_memory() { return ledger().held(); }
 
 void release(MemoryKind kind, void* memory) {
   if (memory == nullptr) return;
   if (kind == MemoryKind::device) {
+    ledger().remove(memory);
     cudaFree(memory);
   } else {
     cudaFreeHost(memory);

@@ -34,8 +34,12 @@ struct DeviceInfo {
   std::string bus_id;           // "0000:18:00.0"
 };
 
+// Why keel's kernels do not run on such a device; empty where they do.
+std::string refusal_of(const DeviceInfo& device);
+
 // Of device 0 as CUDA_VISIBLE_DEVICES shows it. `reason` says why there is none that keel can use.
 struct FoundDevice {
+  bool present = false;  // a device is there, though perhaps not usable
   bool usable = false;
   DeviceInfo info;
   std::string reason;
@@ -45,9 +49,19 @@ FoundDevice find_device();
 std::int64_t free_device_bytes();
 
 enum class MemoryKind { device, pinned };  // pinned: host memory that the device can copy from and to without staging
+enum class MemoryUse { weights, workspace, cache };
 // 256-byte aligned, uninitialised. Throws OutOfMemory naming `what` and the bytes that are free.
-void* allocate(MemoryKind kind, std::size_t bytes, const char* what);
+void* allocate(MemoryKind kind, std::size_t bytes, const char* what, MemoryUse use = MemoryUse::workspace);
 void release(MemoryKind kind, void* memory);
+
+// Device memory that allocate() gave this process and release() has not taken back.
+struct HeldMemory {
+  std::int64_t weights = 0, workspace = 0, cache = 0;
+  std::int64_t blocks = 0;
+  std::int64_t peak = 0;  // the most bytes held at once so far
+  std::int64_t bytes() const { return weights + workspace + cache; }
+};
+HeldMemory held_memory();
 
 template <class T, MemoryKind kKind>
 class Memory {
@@ -55,7 +69,8 @@ class Memory {
 
  public:
   Memory() = default;
-  Memory(std::size_t size, const char* what) : data_(static_cast<T*>(allocate(kKind, size * sizeof(T), what))), size_(size) {}
+  Memory(std::size_t size, const char* what, MemoryUse use = MemoryUse::workspace)
+      : data_(static_cast<T*>(allocate(kKind, size * sizeof(T), what, use))), size_(size) {}
   Memory(Memory&& other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
   Memory& operator=(Memory&& other) noexcept {
     std::swap(data_, other.data_);
