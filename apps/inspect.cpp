@@ -49,11 +49,16 @@ void inspect_kernels() {
 }
 
 nlohmann::ordered_json as_json(const Attestation& a) {
-  return {{"model", a.model}, {"family", a.family}, {"weights", a.weights_format}, {"weight_bytes", a.weight_bytes},
+  nlohmann::ordered_json json = {{"model", a.model}, {"family", a.family}, {"weights", a.weights_format}, {"weight_bytes", a.weight_bytes},
           {"kv_cache", short_name(a.format)}, {"key_type", name(a.format.key)}, {"value_type", name(a.format.value)},
           {"scales", a.scales}, {"bytes_per_token", a.bytes_per_token}, {"page_size", a.page_size}, {"pages", a.pages},
           {"slots", a.slots}, {"kv_cache_bytes", a.pool_bytes}, {"scratch_bytes", a.scratch_bytes},
           {"max_model_len", a.max_model_len}, {"device", a.device}, {"cpu_target", a.cpu_target}, {"threads", a.threads}};
+  if (const DeviceMemory& m = a.device_memory; m.total > 0) {
+    json["device_memory"] = {{"weights", m.weights}, {"workspace", m.workspace}, {"cache", m.cache}, {"other", m.other()},
+                             {"in_use", m.in_use}, {"total", m.total}, {"peak", m.peak}};
+  }
+  return json;
 }
 
 void inspect_model(const InspectFlags& flags) {
@@ -79,6 +84,10 @@ void inspect_model(const InspectFlags& flags) {
   row("longest context", std::to_string(a.max_model_len));
   row("scratch", format_bytes(a.scratch_bytes));
   row("device", a.device);
+  if (const DeviceMemory& m = a.device_memory; m.total > 0) {
+    row("GPU memory", fmt::format("{} of {} in use: weights {}, workspace {}, KV cache {}, others {}; peak of the first three {}", m.in_use, m.total, m.weights,
+                                  m.workspace, m.cache, m.other(), m.peak));
+  }
 }
 
 }  // namespace

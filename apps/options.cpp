@@ -83,7 +83,7 @@ void EngineFlags::add_to(CLI::App& command) {
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->capture_default_str();
   command.add_option("--gpu-memory-utilization", options.gpu_memory_utilization,
-                     "CUDA: share of the device's memory for weights, scratch and KV cache, where the cache's size is not given")
+                     "CUDA: of the device's memory, the share that may be in use once the KV cache is there, by all programs; where the cache's size is not given")
       ->check(number_between(0.01, 1))
       ->capture_default_str();
   command.add_flag("--enforce-eager", options.enforce_eager, "CUDA: launch decode steps instead of replaying graphs");
@@ -195,6 +195,11 @@ void print_attestation(const Attestation& a) {
   log_info("KV cache {} in {} pages of {} tokens: {} slots at {} bytes a token; longest context {}",
            format_bytes(a.pool_bytes), a.pages, a.page_size, a.slots, a.bytes_per_token, a.max_model_len);
   log_info("{}; scratch {}", a.device, format_bytes(a.scratch_bytes));
+  if (const DeviceMemory& m = a.device_memory; m.total > 0) {
+    log_info("GPU memory: {} of {} in use: weights {}, workspace {}, KV cache {} (peak of these three {}); context, modules, graphs and other programs {}",
+             format_bytes(m.in_use), format_bytes(m.total), format_bytes(m.weights), format_bytes(m.workspace), format_bytes(m.cache), format_bytes(m.peak),
+             format_bytes(m.other()));
+  }
 }
 
 std::string render_chat(const ChatTemplate& chat_template, const Tokenizer& tokenizer, Json request) {

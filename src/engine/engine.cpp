@@ -90,7 +90,7 @@ Engine::Engine(LoadedModel model,
                              .profile_routes = options_.profile_routes},
                             workers_);
   if (options_.wrap_executor) executor_ = options_.wrap_executor(std::move(executor_));
-  pool_ = std::make_unique<KvPool>(layout, std::move(scales), pool_bytes(device, layout, options_, context), page_memory(device));
+  pool_ = std::make_unique<KvPool>(layout, std::move(scales), pool_bytes(device, *executor_, layout, options_, context), page_memory(device));
   executor_->bind(*pool_);
   if (pool_->slots() < context) {
     if (options_.max_model_len > 0) {
@@ -121,10 +121,11 @@ Engine::Engine(LoadedModel model,
                   .page_size = geometry.page_size,
                   .slots = pool_->slots(),
                   .pool_bytes = pool_->physical_bytes(),
-                  .weight_bytes = model_.weights.bytes,
+                  .weight_bytes = executor_->weight_bytes(),
                   .scratch_bytes = executor_->scratch_bytes(),
                   .max_model_len = context,
                   .unread_embedding_bytes = unread_embedding_bytes(model_, device),
+                  .device_memory = device_memory(device),
                   .device = executor_->description(),
                   .cpu_target = chosen_target(),
                   .threads = workers_.threads()};

@@ -37,6 +37,7 @@ struct Attestation {
   std::string scales;  // KvScales::description()
   std::int64_t bytes_per_token, pages, page_size, slots, pool_bytes, weight_bytes, scratch_bytes, max_model_len;
   std::int64_t unread_embedding_bytes;  // of weight_bytes: an embedding that is not the head too, of which a step reads its rows' alone
+  DeviceMemory device_memory;  // once all was bound
   std::string device;      // executor's description
   std::string cpu_target;  // the CPU kernels' instruction set
   int threads;

@@ -37,7 +37,7 @@ std::int64_t longest_context(const ModelConfig& config, std::int64_t wanted) {
   return wanted > 0 ? wanted : longest;
 }
 
-std::int64_t pool_bytes(Device device, const KvLayout& layout, const EngineOptions& options, std::int64_t context) {
+std::int64_t pool_bytes(Device device, Executor& executor, const KvLayout& layout, const EngineOptions& options, std::int64_t context) {
   if (options.kv_cache_memory_bytes > 0) {
     if (layout.pages_in(options.kv_cache_memory_bytes) < 1) {
       refuse_option("--kv-cache-memory-bytes {} is too small for one page of {} tokens, which takes {} bytes in {}",
@@ -45,7 +45,7 @@ std::int64_t pool_bytes(Device device, const KvLayout& layout, const EngineOptio
     }
     return options.kv_cache_memory_bytes;
   }
-  if (device == Device::cuda) return device_cache_bytes(options.gpu_memory_utilization);
+  if (device == Device::cuda) return executor.cache_bytes(options.gpu_memory_utilization);
   const std::int64_t page_size = layout.geometry().page_size;
   const std::int64_t pages_a_sequence = (context + page_size - 1) / page_size;
   const std::int64_t most = std::min(kDefaultPoolBytes, available_memory_bytes() / 2);

@@ -18,7 +18,7 @@ struct EngineOptions {
   std::string kv_cache_dtype = "auto";
   // 0 = CPU: enough for max_num_seqs · max_model_len, at most 4 GiB or half of what is available; CUDA: what gpu_memory_utilization leaves
   std::int64_t kv_cache_memory_bytes = 0;
-  double gpu_memory_utilization = 0.9;      // CUDA: share of the device's memory for weights, scratch and cache together
+  double gpu_memory_utilization = 0.9;      // CUDA: of the device's memory, what may be in use, by all programs, once the cache is there
   bool enforce_eager = false;               // CUDA: no graphs
   bool profile_routes = false;              // CUDA: time each way through attention by itself; no graphs
   bool attention_plans = false;             // CUDA: build the common ones at start (seconds), so that no request waits for them
@@ -40,6 +40,6 @@ void check_options(const EngineOptions& options);
 // The most tokens a sequence may have; `wanted` is max_model_len.
 std::int64_t longest_context(const ModelConfig& config, std::int64_t wanted);
 // Of the KV cache, where sequences have up to `context` tokens.
-std::int64_t pool_bytes(Device device, const KvLayout& layout, const EngineOptions& options, std::int64_t context);
+std::int64_t pool_bytes(Device device, Executor& executor, const KvLayout& layout, const EngineOptions& options, std::int64_t context);
 
 }  // namespace keel

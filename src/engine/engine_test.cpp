@@ -313,6 +313,7 @@ class ThrowingExecutor final : public Executor {
   }
   std::span<const float> logits(std::span<const std::int64_t> rows) override { return own_->logits(rows); }
   std::int64_t max_logit_rows() const override { return own_->max_logit_rows(); }
+  std::int64_t weight_bytes() const override { return own_->weight_bytes(); }
   std::int64_t scratch_bytes() const override { return own_->scratch_bytes(); }
   std::string description() const override { return own_->description(); }
   void probe_attention(AttentionProbe* probe) override { own_->probe_attention(probe); }

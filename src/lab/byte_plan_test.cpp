@@ -139,6 +139,33 @@ TEST(BytePlan, CudaScratchIsWhatTheDecoderHolds) {
   }
 }
 
+// An 8B model's layers in every type that the device holds in another way, in front of a small vocabulary.
+TEST(BytePlan, CudaWeightsAreWhatTheDecoderHolds) {
+  try {
+    choose_device("cuda");
+  } catch (const std::exception& why) {
+    GTEST_SKIP() << why.what();
+  }
+  WorkerPool workers(0);
+  for (const char* geometry : {"qwen3-8b", "qwen3-8b-awq"}) {
+    for (const char* dtype : {"float16", "bfloat16", "float32"}) {
+      if (std::string(geometry).ends_with("awq") && std::string(dtype) != "float16") continue;
+      for (const bool tied : {false, true}) {
+        Json json = Json::parse(std::ifstream(std::filesystem::path(KEEL_SOURCE_DIR) / "bench/geometries" / geometry / "config.json"));
+        json["num_hidden_layers"] = 2, json["vocab_size"] = 4096, json["torch_dtype"] = dtype, json["tie_word_embeddings"] = tied;
+        const std::filesystem::path file = std::filesystem::path(testing::TempDir()) / "keel_byte_plan_test" / "config.json";
+        std::filesystem::create_directories(file.parent_path());
+        std::ofstream(file) << json << std::flush;
+        const LoadedModel model = load_model({ModelFiles::config_json, file, "two layers"}, {.format = LoadFormat::dummy});
+        const KvLayout layout(parse_kv_format("k8v8", model.config.dtype), {2, 8, 128, 16}, page_order(Device::cuda));
+        const auto executor = make_executor(Device::cuda, model, layout, {.max_tokens = 64, .max_sequences = 2, .max_logit_rows = 2, .max_context = 100}, workers);
+        EXPECT_EQ(executor->weight_bytes(), weight_bytes(model.config).device) << geometry << " " << dtype << " " << tied;
+        EXPECT_EQ(device_memory(Device::cuda).weights, executor->weight_bytes());
+      }
+    }
+  }
+}
+
 TEST(BytePlan, LinkDemandsAreThoseOfTheVectors) {
   const Json v = vectors("bytes.json");
   if (v.is_null()) GTEST_SKIP() << "no shared vectors here";

@@ -222,7 +222,7 @@ RecordJson decode_as_json(const PhaseFigures& phase, const StepWork& work, const
 }
 
 RecordJson as_json(const Attestation& a) {
-  return {{"model", a.model},
+  RecordJson json = {{"model", a.model},
           {"family", a.family},
           {"weights", a.weights_format},
           {"weight_bytes", a.weight_bytes},
@@ -237,6 +237,11 @@ RecordJson as_json(const Attestation& a) {
           {"slots", a.slots},
           {"page_size", a.page_size},
           {"max_model_len", a.max_model_len}};
+  if (const DeviceMemory& m = a.device_memory; m.total > 0) {
+    json["device_memory"] = {{"weights", m.weights}, {"workspace", m.workspace}, {"cache", m.cache}, {"other", m.other()},
+                             {"in_use", m.in_use}, {"total", m.total}, {"peak", m.peak}};
+  }
+  return json;
 }
 
 RecordJson requests_as_json(std::span<const RequestTimes> requests, bool token_times) {

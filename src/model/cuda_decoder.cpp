@@ -125,6 +125,50 @@ void CudaDecoder::bind(KvPool& pool) {
   measuring_ = false;
 }
 
+// Graphs, plans and modules take memory that no formula gives, so they are made for a cache of one page, measured, and made again.
+std::int64_t CudaDecoder::cache_bytes(double utilization) {
+  DeviceMemory memory;
+  {
+    KvPool page(layout_, KvScales::unit(layout_.geometry()), layout_.page_bytes(), page_memory(Device::cuda));
+    bind(page);
+    rehearse();
+    memory = device_memory(Device::cuda);
+    graphs_.clear();
+    pool_ = nullptr;
+  }
+  const auto allowed = static_cast<std::int64_t>(utilization * static_cast<double>(memory.total));
+  if (allowed <= memory.in_use) {
+    fail("--gpu-memory-utilization {} of {} leaves nothing for the KV cache: {} are in use: weights {}, workspace {}, {} of CUDA's context, modules, graphs and other programs",
+         utilization, format_bytes(memory.total), format_bytes(memory.in_use), format_bytes(memory.weights), format_bytes(memory.workspace),
+         format_bytes(memory.other()));
+  }
+  return allowed - memory.in_use;
+}
+
+// The largest steps of whole prompts, and of prompts that go on after a cached page (always the cache's first), so that what their
+// kernels load and allocate is there. They store nothing.
+void CudaDecoder::rehearse() {
+  const std::vector<PageId> pages(static_cast<std::size_t>(table_stride_), 0);
+  for (const std::int64_t cached : {std::int64_t{0}, std::int64_t{kCudaPageSize}}) {
+    StepRows rows;
+    while (static_cast<std::int64_t>(rows.sequences.size()) < std::min(limits_.max_sequences, limits_.max_logit_rows)) {
+      const auto first = static_cast<std::int64_t>(rows.tokens.size());
+      const std::int64_t count = std::min(limits_.max_tokens - first, limits_.max_context - cached);
+      if (count < 2) break;  // one row is a decode step's
+      for (std::int64_t i = 0; i < count; ++i) {
+        rows.tokens.push_back(0);
+        rows.positions.push_back(static_cast<std::int32_t>(cached + i));
+        rows.slots.push_back(-1);
+      }
+      rows.sequences.push_back({.first_row = first, .rows = count, .context = cached + count, .pages = pages.data()});
+      rows.logit_rows.push_back(first + count - 1);
+    }
+    if (!rows.sequences.empty()) forward(rows, {});
+  }
+  routes_.clear();
+  route_seconds_.clear();
+}
+
 // The products that steps of every size will want, on activations as large as real ones, before a request waits for them. Those of
 // the graphs' sizes are measured where they are captured.
 void CudaDecoder::measure_products() {

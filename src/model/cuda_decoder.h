@@ -37,10 +37,12 @@ class CudaDecoder final : public Executor {
  public:
   CudaDecoder(const LoadedModel& model, const KvLayout& layout, const ExecutorLimits& limits, WorkerPool& workers);
 
+  std::int64_t cache_bytes(double utilization) override;
   void bind(KvPool& pool) override;
   StepResult forward(const StepRows& rows, std::span<const std::optional<DeviceSampling>> sampling) override;
   std::span<const float> logits(std::span<const std::int64_t> rows) override;
   std::int64_t max_logit_rows() const override { return limits_.max_logit_rows; }
+  std::int64_t weight_bytes() const override { return weights_.bytes; }
   std::int64_t scratch_bytes() const override;
   std::string description() const override;
   RouteCounts routes() const override { return routes_; }
@@ -57,6 +59,7 @@ class CudaDecoder final : public Executor {
   void pad(std::int64_t tokens, std::int64_t bucket);
   void capture(std::int64_t bucket);
   void measure_products();
+  void rehearse();
   // Launches a step whose rows are staged: normed_ then holds the final hidden states of all rows, or, where only the last
   // positions are wanted, of the logit rows in their order. Sequences that cuDNN refuses become the plan's plain ones.
   void launch_decode(std::int64_t sequences);

@@ -27,7 +27,7 @@ class Uploader {
       : dtype_(dtype), workers_(workers), weights_(weights), staging_(kStagingBytes, "staging of the weights") {}
 
   std::byte* allocate(std::int64_t bytes, const char* what) {
-    weights_.owners.emplace_back(static_cast<std::size_t>(bytes), what);
+    weights_.owners.emplace_back(static_cast<std::size_t>(bytes), what, MemoryUse::weights);
     weights_.bytes += bytes;
     return weights_.owners.back().data();
   }

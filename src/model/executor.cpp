@@ -18,7 +18,7 @@ namespace {
 class CpuExecutor final : public Executor {
  public:
   CpuExecutor(const LoadedModel& model, const KvLayout& layout, const ExecutorLimits& limits, WorkerPool& workers)
-      : stream_{&workers}, decoder_(model, layout, limits.max_tokens, limits.max_logit_rows, workers.threads()) {}
+      : stream_{&workers}, weight_bytes_(model.weights.bytes), decoder_(model, layout, limits.max_tokens, limits.max_logit_rows, workers.threads()) {}
 
   void bind(KvPool& pool) override { pool_ = &pool; }
   StepResult forward(const StepRows& rows, std::span<const std::optional<DeviceSampling>>) override {
@@ -26,6 +26,7 @@ class CpuExecutor final : public Executor {
   }
   std::span<const float> logits(std::span<const std::int64_t> rows) override { return decoder_.logits(stream_, rows); }
   std::int64_t max_logit_rows() const override { return decoder_.max_logit_rows(); }
+  std::int64_t weight_bytes() const override { return weight_bytes_; }
   std::int64_t scratch_bytes() const override { return decoder_.scratch_bytes(); }
   void on_new_kv(Decoder::KvHook hook) override { decoder_.on_new_kv(std::move(hook)); }
   std::string description() const override {
@@ -39,6 +40,7 @@ class CpuExecutor final : public Executor {
 
  private:
   Stream stream_;
+  std::int64_t weight_bytes_;
   Decoder decoder_;
   KvPool* pool_ = nullptr;
 };
@@ -47,20 +49,33 @@ class CpuExecutor final : public Executor {
 
 void Executor::on_new_kv(Decoder::KvHook) { fail("{}: new keys and values can be seen and changed on the CPU alone", description()); }
 
+std::int64_t Executor::cache_bytes(double) {
+  check(false, "the CPU's cache is sized by what its sequences want");
+  return 0;
+}
+
 #ifdef KEEL_CUDA
 
-Device choose_device(std::string_view name) {
-  if (name == "cpu") return Device::cpu;
-  const cuda::FoundDevice found = cuda::find_device();
+Device choose_device(std::string_view name) { return name == "cpu" ? Device::cpu : choose_device(name, cuda::find_device()); }
+
+Device choose_device(std::string_view name, const cuda::FoundDevice& found) {
   if (found.usable) return Device::cuda;
   if (name == "cuda") fail("--device cuda: {}", found.reason);
-  if (!found.info.name.empty()) log_warning("{}; running on the CPU", found.reason);  // a GPU is there
+  if (found.present) log_warning("{}; running on the CPU", found.reason);
   return Device::cpu;
+}
+
+DeviceMemory device_memory(Device device) {
+  if (device == Device::cpu) return {};
+  const cuda::HeldMemory held = cuda::held_memory();
+  const std::int64_t total = cuda::find_device().info.memory_bytes;
+  return {.weights = held.weights, .workspace = held.workspace, .cache = held.cache, .peak = held.peak,
+          .in_use = total - cuda::free_device_bytes(), .total = total};
 }
 
 PageMemory page_memory(Device device) {
   if (device == Device::cpu) return kHostPageMemory;
-  return {.allocate = [](std::size_t bytes, const char* what) { return cuda::allocate(cuda::MemoryKind::device, bytes, what); },
+  return {.allocate = [](std::size_t bytes, const char* what) { return cuda::allocate(cuda::MemoryKind::device, bytes, what, cuda::MemoryUse::cache); },
           .release = [](void* memory, std::size_t) { cuda::release(cuda::MemoryKind::device, memory); },
           .copy = [](void* to, const void* from, std::size_t bytes) {
             cuda::check(cudaMemcpy(to, from, bytes, cudaMemcpyDefault), "copy of a page");
@@ -88,16 +103,6 @@ std::vector<CudaCell> cuda_cells() {
   return cells;
 }
 
-std::int64_t device_cache_bytes(double utilization) {
-  const std::int64_t total = cuda::find_device().info.memory_bytes, in_use = total - cuda::free_device_bytes();
-  const auto allowed = static_cast<std::int64_t>(utilization * static_cast<double>(total));
-  if (allowed <= in_use) {
-    fail("--gpu-memory-utilization {} of {} bytes leaves nothing for the KV cache: {} bytes are in use by the weights, scratch and others",
-         utilization, total, in_use);
-  }
-  return allowed - in_use;
-}
-
 std::string device_bus_id(Device device) { return device == Device::cuda ? cuda::find_device().info.bus_id : ""; }
 double device_read_rate(Device device) { return device == Device::cuda ? cuda::measured_read_rate() : 0; }
 
@@ -109,7 +114,7 @@ Device choose_device(std::string_view name) {
 }
 
 PageMemory page_memory(Device) { return kHostPageMemory; }
-std::int64_t device_cache_bytes(double) { return 0; }
+DeviceMemory device_memory(Device) { return {}; }
 std::vector<CudaCell> cuda_cells() { return {}; }
 std::string device_bus_id(Device) { return ""; }
 double device_read_rate(Device) { return 0; }

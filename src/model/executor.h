@@ -22,6 +22,12 @@ enum class Device { cpu, cuda };
 // "auto" is CUDA where this build has it and the machine a GPU that it serves, else the CPU. Throws Error saying why "cuda" is not to
 // be had.
 Device choose_device(std::string_view name);
+#ifdef KEEL_CUDA
+namespace cuda {
+struct FoundDevice;
+}
+Device choose_device(std::string_view name, const cuda::FoundDevice& found);
+#endif
 PageOrder page_order(Device device);
 PageMemory page_memory(Device device);
 
@@ -51,6 +57,16 @@ struct ExecutorLimits {
   std::int64_t prefill_workspace_bytes = std::int64_t{256} << 20;  // CUDA: gathered keys and values
 };
 
+// What a device's memory is taken by. Bytes; zeros on the CPU.
+struct DeviceMemory {
+  std::int64_t weights = 0, workspace = 0, cache = 0;  // held by this process, as its allocator counts them
+  std::int64_t peak = 0;    // the most of these three held at once so far
+  std::int64_t in_use = 0;  // of `total`, as the driver counts: these, the context, modules, graphs and libraries, other programs
+  std::int64_t total = 0;
+  std::int64_t other() const { return in_use - weights - workspace - cache; }
+};
+DeviceMemory device_memory(Device device);
+
 // Rows that went each way through attention, and why those that took a fallback did.
 using RouteCounts = std::map<std::string, std::int64_t>;
 // Seconds of the device, by route.
@@ -61,6 +77,9 @@ class Executor {
  public:
   virtual ~Executor() = default;
 
+  // What the cache may take where its user named no size: of the device's memory `utilization`, less all else that is in use once
+  // steps run, which is measured. Before bind; CUDA only.
+  virtual std::int64_t cache_bytes(double utilization);
   // The cache to write and read from now on; it must outlive the executor's last forward. Called once.
   virtual void bind(KvPool& pool) = 0;
   // `sampling`: [R], or empty for none. Results are valid until the next call.
@@ -69,6 +88,7 @@ class Executor {
   virtual std::span<const float> logits(std::span<const std::int64_t> rows) = 0;
 
   virtual std::int64_t max_logit_rows() const = 0;
+  virtual std::int64_t weight_bytes() const = 0;  // as the device holds them
   virtual std::int64_t scratch_bytes() const = 0;
   virtual std::string description() const = 0;  // "CPU, 2 threads, kernels for AVX3", "NVIDIA H200, …"
   virtual RouteCounts routes() const { return {}; }
@@ -97,9 +117,6 @@ struct CudaCell {
   std::string decode, native_prefill, plain_prefill;  // refusals; empty = served
 };
 std::vector<CudaCell> cuda_cells();
-
-// What the KV cache may take when its user named no size: of the device's memory `utilization`, less what is in use. CUDA only.
-std::int64_t device_cache_bytes(double utilization);
 
 // Of the GPU: where NVML finds it, and the bytes a second of a kernel that only reads (a fifth of a second is spent on it). Empty and 0 without.
 std::string device_bus_id(Device device);

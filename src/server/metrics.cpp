@@ -64,6 +64,13 @@ void Metrics::describe_engine(const Attestation& attestation) {
          {"cpu_target", attestation.cpu_target},
          {"version", kVersion}})
       .Set(1);
+  const DeviceMemory& memory = attestation.device_memory;
+  if (memory.total == 0) return;
+  const char* help = "The GPU's memory once the engine was ready: held for weights, workspace and cache, in use by others (context, modules, graphs, programs), free";
+  const std::pair<const char*, std::int64_t> uses[] = {{"weights", memory.weights}, {"workspace", memory.workspace}, {"cache", memory.cache},
+                                                       {"other", memory.other()}, {"free", memory.total - memory.in_use}};
+  for (const auto& [use, bytes] : uses) gauge("device_memory_bytes", help, {{"use", use}}).Set(static_cast<double>(bytes));
+  gauge("device_memory_peak_bytes", "The most of weights, workspace and cache held at once until the engine was ready").Set(static_cast<double>(memory.peak));
 }
 
 prometheus::Gauge& Metrics::gauge(const std::string& name, const std::string& help, prometheus::Labels labels) {
