@@ -37,6 +37,7 @@ void report(const ThroughputFlags& flags, const Engine& engine, const OfflineRun
   block.add_metrics(figures, choice);
   block.add_phases(phases, work, gpu);
   block.add_route_seconds(done.route_seconds);
+  block.row("Most running", done.most_running);
   block.row("Preemptions", done.preemptions);
   if (gpu) block.add_gpu(*gpu);
   fmt::print("{}", block.text());
@@ -53,6 +54,7 @@ void report(const ThroughputFlags& flags, const Engine& engine, const OfflineRun
   record["figures"] = as_json(figures, choice);
   record["prefill_steps"] = prefill_as_json(phases.prefill, work);
   record["decode_steps"] = decode_as_json(phases.decode, work, gpu);
+  record["most_running"] = done.most_running;
   record["preemptions"] = done.preemptions;
   record["attention_rows"] = done.routes;
   record["attention_route_seconds"] = done.route_seconds.empty() ? RecordJson() : RecordJson(done.route_seconds);

@@ -234,6 +234,7 @@ TEST_F(BenchProgramTest, ThroughputCountsAllRequests) {
   for (const RecordJson& request : record["requests"]) tokens += request["output_tokens"].get<std::int64_t>();
   EXPECT_EQ(record["figures"]["output_tokens"], tokens);
   EXPECT_EQ(record["limits"]["max_num_seqs"], 4);
+  EXPECT_EQ(record["most_running"], 4);
   EXPECT_EQ(record["limits"]["prefix_caching"], false);
 }
 

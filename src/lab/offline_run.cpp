@@ -1,5 +1,6 @@
 #include "lab/offline_run.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "base/error.h"
@@ -43,6 +44,7 @@ OfflineRun run_offline(Engine& engine, std::span<const WorkItem> items, double t
                          .decode_rows = stats.decode_rows - seen.decode_rows,
                          .attended_tokens = stats.attended_tokens - seen.attended_tokens,
                          .logit_rows = stats.generation_tokens - seen.generation_tokens});
+    run.most_running = std::max(run.most_running, stats.running);
     seen = std::move(stats);
   }
   run.preemptions = seen.preemptions - before.preemptions;

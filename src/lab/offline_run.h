@@ -23,6 +23,7 @@ struct OfflineRun {
   std::vector<StepTime> steps;
   double duration_s = 0;
   std::int64_t preemptions = 0, prefix_hits = 0;
+  std::int64_t most_running = 0;  // sequences, after any step
   RouteCounts routes;  // rows that went each way through attention, on devices with several
   RouteSeconds route_seconds;  // where the engine times them
 };
