@@ -37,6 +37,7 @@ TEST(ChooseDevice, AutoIsTheCpuAndSaysWhyWhereAGpuIsThereThatCannotBeUsed) {
 
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 constexpr std::int64_t kGranularity = 2 * kMiB;  // of cudaMalloc's larger blocks; smaller ones share one
+constexpr std::int64_t kKept = 16 * kMiB;        // what the driver may keep of small blocks that were released
 
 // An 8B model's layers, four of them, in front of a small vocabulary.
 ModelPath four_layers() {
@@ -92,7 +93,7 @@ TEST_F(DeviceMemoryTest, WhatIsAttestedIsWhatTheDriverSaysIsGone) {
       EXPECT_EQ(memory.cache, attested.pool_bytes);
       const std::int64_t sum = memory.weights + memory.workspace + memory.cache, gone = memory.in_use - before.in_use;
       const std::int64_t blocks = cuda::held_memory().blocks;
-      EXPECT_GE(gone, sum - kGranularity);
+      EXPECT_GE(gone, sum - kKept);
       EXPECT_LE(gone, sum + blocks * kGranularity);
       EXPECT_GE(memory.peak, sum);
       fmt::print("{} {}: {} counted in {} blocks, {} gone; peak {}\n", path.name, format, sum, blocks, gone, memory.peak);
@@ -107,10 +108,10 @@ TEST_F(DeviceMemoryTest, TheShareThatWasAskedForIsUsedAndKeptTo) {
       const DeviceMemory& memory = engine->attestation().device_memory;
       const auto allowed = static_cast<std::int64_t>(share * static_cast<double>(memory.total));
       EXPECT_LE(memory.in_use, allowed);
-      EXPECT_GE(memory.in_use, allowed - 64 * kMiB);
+      EXPECT_GE(memory.in_use, allowed - 160 * kMiB);  // of which 64 are left for what follows
       run(*engine, 20, path.kind == ModelFiles::config_json ? 3000 : 100);
       const DeviceMemory later = device_memory(Device::cuda);
-      EXPECT_LE(later.in_use, allowed + 64 * kMiB);
+      EXPECT_LE(later.in_use, allowed);
       fmt::print("{} at {}: allowed {}, in use {} ({} of others), after 20 requests {}\n", path.name, share, allowed, memory.in_use, memory.other(), later.in_use);
     }
   }

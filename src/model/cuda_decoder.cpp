@@ -45,6 +45,9 @@ const ModelConfig& checked(const ModelConfig& config) {
   return config;
 }
 
+// Left free of the share of memory that was asked for: cudaMalloc rounds up, and kernels that first run later are loaded then.
+constexpr std::int64_t kMemoryMargin = std::int64_t{64} << 20;
+
 }  // namespace
 
 CudaDecoder::CudaDecoder(const LoadedModel& model, const KvLayout& layout, const ExecutorLimits& limits, WorkerPool& workers)
@@ -136,7 +139,7 @@ std::int64_t CudaDecoder::cache_bytes(double utilization) {
     graphs_.clear();
     pool_ = nullptr;
   }
-  const auto allowed = static_cast<std::int64_t>(utilization * static_cast<double>(memory.total));
+  const std::int64_t allowed = static_cast<std::int64_t>(utilization * static_cast<double>(memory.total)) - kMemoryMargin;
   if (allowed <= memory.in_use) {
     fail("--gpu-memory-utilization {} of {} leaves nothing for the KV cache: {} are in use: weights {}, workspace {}, {} of CUDA's context, modules, graphs and other programs",
          utilization, format_bytes(memory.total), format_bytes(memory.in_use), format_bytes(memory.weights), format_bytes(memory.workspace),
