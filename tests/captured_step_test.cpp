@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fmt/format.h>
@@ -267,6 +268,93 @@ TEST(CapturedStepProducts, AreAllMeasuredBeforeTheFirstStep) {
     EXPECT_EQ(fs::file_size(cache / "keel/gemm"), bytes) << "graphs: " << graphs;
   }
   usual == nullptr ? unsetenv("XDG_CACHE_HOME") : setenv("XDG_CACHE_HOME", before.c_str(), 1);
+}
+
+// As where cuDNN has no kernel, seen when a layer is launched.
+class Refusing final : public AttentionProbe {
+ public:
+  void before(AttentionCall& call) override { call.native_refuses = call.layer == 0; }
+  void after(const AttentionCall&) override {}
+};
+
+// Two prompts, then a chunk of each, through a decoder whose cuDNN refuses, one that has no workspace for it, and one whose cuDNN serves.
+TEST(RefusedPrompts, TakeThePlainKernelInThatStepAndAreCountedThere) {
+  try {
+    choose_device("cuda");
+  } catch (const Error& refusal) {
+    GTEST_SKIP() << refusal.what();
+  }
+  const LoadedModel& model = loaded("dense", DType::bf16);
+  const ModelConfig& config = model.config;
+  const KvLayout layout({DType::bf16, DType::e4m3}, {config.layers, config.kv_heads, config.head_dim, kPage}, PageOrder::cuda);
+  ExecutorLimits limits{.max_tokens = 200, .max_sequences = 2, .max_logit_rows = 8, .max_context = kPagesEach * kPage, .graphs = false};
+  WorkerPool workers(0);
+  struct Run {
+    std::vector<float> logits;
+    RouteCounts routes;
+  };
+  const auto run = [&](std::int64_t workspace_bytes, AttentionProbe& probe) {
+    limits.prefill_workspace_bytes = workspace_bytes;
+    KvPool pool(layout, KvScales::unit(layout.geometry()), 2 * kPagesEach * layout.page_bytes(), page_memory(Device::cuda));
+    const auto executor = make_executor(Device::cuda, model, layout, limits, workers);
+    executor->bind(pool);
+    executor->probe_attention(&probe);
+    std::vector<PageId> pages(2 * kPagesEach);
+    for (std::size_t i = 0; i < pages.size(); ++i) pages[i] = static_cast<PageId>(pages.size() - 1 - i);
+    Run found;
+    std::int64_t cached[2] = {0, 0};
+    for (const auto& rows_of : {std::pair<std::int64_t, std::int64_t>{100, 60}, {40, 20}}) {
+      StepRows rows;
+      for (std::int64_t sequence = 0; sequence < 2; ++sequence) {
+        const std::int64_t count = sequence == 0 ? rows_of.first : rows_of.second, first = static_cast<std::int64_t>(rows.tokens.size());
+        const PageId* const own = pages.data() + sequence * kPagesEach;
+        for (std::int64_t i = 0; i < count; ++i) {
+          const std::int64_t position = cached[sequence]++;
+          rows.tokens.push_back(static_cast<std::int32_t>(random_u64(8, static_cast<std::uint64_t>(sequence * 1000 + position)) % static_cast<std::uint64_t>(config.vocabulary)));
+          rows.positions.push_back(static_cast<std::int32_t>(position));
+          rows.slots.push_back(own[position / kPage] * kPage + position % kPage);
+        }
+        rows.sequences.push_back({.first_row = first, .rows = count, .context = cached[sequence], .pages = own});
+        rows.logit_rows.push_back(first + count - 1);
+      }
+      const StepResult result = executor->forward(rows, {});
+      found.logits.insert(found.logits.end(), result.logits.begin(), result.logits.end());
+    }
+    found.routes = executor->routes();
+    return found;
+  };
+  NoGraph none;
+  Refusing refusing;
+  const std::int64_t usual = limits.prefill_workspace_bytes;
+  const Run native = run(usual, none), plain = run(0, none), refused = run(usual, refusing);
+  EXPECT_EQ(native.routes, (RouteCounts{{"fresh: fresh prompt", 160}, {"gather: cached prefix or chunk", 60}}));
+  EXPECT_EQ(plain.routes, (RouteCounts{{"plain: prefill attention through cuDNN: no workspace was given", 220}}));
+  EXPECT_EQ(refused.routes, (RouteCounts{{"plain: a check has it refused", 220}}));
+  float largest = 0;
+  for (const float x : native.logits) largest = std::max(largest, std::abs(x));
+  ASSERT_EQ(native.logits.size(), refused.logits.size());
+  for (std::size_t i = 0; i < native.logits.size(); ++i) {
+    ASSERT_NEAR(refused.logits[i], plain.logits[i], 0.02 * largest) << i;
+    ASSERT_NEAR(refused.logits[i], native.logits[i], 0.05 * largest) << i;
+  }
+}
+
+TEST(RefusedPrompts, AStepHasRoomForATokenOfEachSequence) {
+  try {
+    choose_device("cuda");
+  } catch (const Error& refusal) {
+    GTEST_SKIP() << refusal.what();
+  }
+  const LoadedModel& model = loaded("dense", DType::bf16);
+  const ModelConfig& config = model.config;
+  const KvLayout layout({DType::bf16, DType::e4m3}, {config.layers, config.kv_heads, config.head_dim, kPage}, PageOrder::cuda);
+  WorkerPool workers(0);
+  try {
+    make_executor(Device::cuda, model, layout, {.max_tokens = 4, .max_sequences = 5, .max_logit_rows = 5, .max_context = 64}, workers);
+    ADD_FAILURE() << "5 sequences in a step of 4 tokens";
+  } catch (const Error& refusal) {
+    EXPECT_STREQ(refusal.what(), "a step of 5 sequences wants room for one token of each, found 4");
+  }
 }
 
 constexpr DType f16 = DType::f16, bf16 = DType::bf16, e4m3 = DType::e4m3, u4 = DType::u4;

@@ -20,6 +20,7 @@ struct AttentionCall {
   bool q_changed = false;         // q was overwritten: attention takes it
   std::int64_t read_layer = 0;    // whose pages attention reads; `layer` unless changed
   bool values_are_keys = false;   // attention finds its values where the keys are
+  bool native_refuses = false;    // CUDA: cuDNN runs no call of this layer
 };
 
 class AttentionProbe {

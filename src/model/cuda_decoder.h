@@ -117,7 +117,7 @@ class CudaDecoder final : public Executor {
   AttentionProbe* probe_ = nullptr;
   struct {
     std::optional<std::int64_t> read_layer;
-    bool values_are_keys = false;
+    bool values_are_keys = false, native_refuses = false;
   } faults_;  // of the attention being launched
   std::vector<std::uint16_t> fresh_values_;  // probing: this layer's rows before the writer may round them
 

@@ -184,9 +184,12 @@ void CudaDecoder::launch_prefill_attention(std::int64_t layer, const StepRows& r
     PrefillAttentionArgs args = prefill_args(layer);
     args.sequences = sequences;
     timed(route, [&] {
-      if (route == Route::fresh) prefill_.fresh(stream_, args, &refused);
-      if (route == Route::gather) prefill_.gather(stream_, args, &refused);
-      if (route == Route::plain) prefill_.plain(stream_, args);
+      if (route == Route::plain) return prefill_.plain(stream_, args);
+      if (faults_.native_refuses) {
+        for (std::size_t i = 0; i < sequences.size(); ++i) refused.push_back({i, "a check has it refused"});
+      } else {
+        route == Route::fresh ? prefill_.fresh(stream_, args, &refused) : prefill_.gather(stream_, args, &refused);
+      }
     });
     for (const auto& [sequence, reason] : refused) {
       RoutedSequence& routed = plan.routed[static_cast<std::size_t>(sequences[sequence].table_row)];

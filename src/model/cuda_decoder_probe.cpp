@@ -42,7 +42,7 @@ void CudaDecoder::launch_probed_attention(std::int64_t index, const StepRows& ro
     }
     copy_to_device(stream_, qkv_.data(), stored.data(), stored.size());
   }
-  faults_ = {.read_layer = call.read_layer, .values_are_keys = call.values_are_keys};
+  faults_ = {.read_layer = call.read_layer, .values_are_keys = call.values_are_keys, .native_refuses = call.native_refuses};
   launch_attention(index, rows, plan);
   faults_ = {};
   const std::vector<float> out = widened(host_rows(attended_, tokens * q_width), 0, q_width, q_width);
