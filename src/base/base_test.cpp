@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/log.h"
 #include "base/random.h"
 #include "base/worker_pool.h"
 
@@ -104,6 +105,12 @@ TEST(WorkerPool, ThrowsOnWhatATaskThrewOnceNoneRuns) {
       pool.parallel_for(bad, body);  // without the bad task: the failure is not remembered
     }
   }
+}
+
+TEST(Log, IsOneLineThatATerminalTakesForNothingElse) {
+  testing::internal::CaptureStderr();
+  log_warning("{}: wanted a number, found '{}'", "a.csv", "5\x1b[2J\n\xc2\x9b" "1m\x7f\xff\u00e9");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "keel: warning: a.csv: wanted a number, found '5 [2J  1m \ufffd\u00e9'\n");
 }
 
 }  // namespace

@@ -7,6 +7,8 @@
 #include <chrono>
 #include <cstdio>
 
+#include "base/utf8.h"
+
 namespace keel {
 namespace {
 
@@ -22,8 +24,8 @@ void set_quiet(bool value) { quiet = value; }
 
 void log_line(std::string_view level, std::string_view message) {
   if (quiet && level == "info") return;
-  const std::string line = level == "info" ? fmt::format("keel: {}\n", message)
-                                           : fmt::format("keel: {}: {}\n", level, message);
+  const std::string words = plain_line(message);  // files' names and contents are in many
+  const std::string line = level == "info" ? fmt::format("keel: {}\n", words) : fmt::format("keel: {}: {}\n", level, words);
   std::fwrite(line.data(), 1, line.size(), stderr);  // one call, so that threads do not interleave
 }
 

@@ -14,8 +14,8 @@
 #include <boost/beast/http.hpp>
 
 #include "base/json.h"
+#include "base/utf8.h"
 #include "lab/sse_reader.h"
-#include "text/unicode.h"
 
 namespace keel {
 

@@ -9,11 +9,11 @@
 #include "base/sha256.h"
 #include "base/text_file.h"
 #include "base/utc_time.h"
+#include "base/utf8.h"
 #include "files/mapped_file.h"
 #include "lab/compare/child_process.h"
 #include "lab/openai_load.h"
 #include "lab/report.h"
-#include "text/unicode.h"
 
 namespace keel {
 namespace {
