@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/bytes.h"
+#include "base/log.h"
 #include "base/memory.h"
 #include "base/option_error.h"
 
@@ -42,6 +44,10 @@ std::int64_t pool_bytes(Device device, Executor& executor, const KvLayout& layou
     if (layout.pages_in(options.kv_cache_memory_bytes) < 1) {
       refuse_option("--kv-cache-memory-bytes {} is too small for one page of {} tokens, which takes {} bytes in {}",
                     options.kv_cache_memory_bytes, layout.geometry().page_size, layout.page_bytes(), to_string(layout.format()));
+    }
+    if (const std::int64_t there = available_memory_bytes(); device == Device::cpu && options.kv_cache_memory_bytes > there) {
+      log_warning("--kv-cache-memory-bytes {} is more than the {} of memory that are available: the process may be killed as the cache fills",
+                  format_bytes(options.kv_cache_memory_bytes), format_bytes(there));
     }
     return options.kv_cache_memory_bytes;
   }

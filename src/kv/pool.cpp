@@ -5,6 +5,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/option_error.h"
 
 namespace keel {
 namespace {
@@ -15,7 +16,7 @@ std::int64_t pages_or_fail(const KvLayout& layout, std::int64_t pool_bytes) {
     fail("a KV cache of {} ({} bytes) is too small for one page of {} tokens, which takes {} bytes in {}",
          format_bytes(pool_bytes), pool_bytes, layout.geometry().page_size, layout.page_bytes(), to_string(layout.format()));
   }
-  if (pages > INT32_MAX) fail("a KV cache of {} pages: at most {} are addressable; raise the block size", pages, INT32_MAX);
+  if (pages > INT32_MAX) refuse_option("a KV cache of {} pages of {} tokens: at most {} are addressable", pages, layout.geometry().page_size, INT32_MAX);
   return pages;
 }
 
@@ -29,16 +30,17 @@ KvPool::KvPool(const KvLayout& layout, KvScales scales, std::int64_t pool_bytes,
       pages_(pages_or_fail(layout, pool_bytes)),
       memory_(memory),
       key_bytes_(layout.geometry().layers * pages_ * layout.key_page_bytes()),
-      value_bytes_(layout.geometry().layers * pages_ * layout.value_page_bytes()),
-      page_(pages_) {
+      value_bytes_(layout.geometry().layers * pages_ * layout.value_page_bytes()) {
   keys_ = static_cast<std::byte*>(memory_.allocate(key_bytes_, "the key cache"));
   try {
     values_ = static_cast<std::byte*>(memory_.allocate(value_bytes_, "the value cache"));
+    page_.resize(pages_);  // after what is larger: a size that cannot be has then been refused
+    free_.reserve(pages_);
   } catch (...) {
     memory_.release(keys_, key_bytes_);
+    memory_.release(values_, value_bytes_);
     throw;
   }
-  free_.reserve(pages_);
   for (std::int64_t page = pages_ - 1; page >= 0; --page) free_.push_back(static_cast<PageId>(page));
 }
 

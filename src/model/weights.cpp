@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/option_error.h"
 #include "model/families/family.h"
 #include "model/tensor_source.h"
 
@@ -176,10 +177,7 @@ LoadFormat chosen_format(const ModelPath& path, LoadFormat wanted) {
          path.path.string());
   }
   if (wanted != LoadFormat::automatic && wanted != fitting) {
-    fail("{}: the load format {} does not fit {}",
-         path.path.string(),
-         wanted == LoadFormat::gguf ? "gguf" : "safetensors",
-         name_of(path.kind));
+    refuse_option("--load-format {}: {} is {}", wanted == LoadFormat::gguf ? "gguf" : "safetensors", path.path.string(), name_of(path.kind));
   }
   return fitting;
 }
