@@ -21,9 +21,7 @@ std::string SamplingParams::problem(std::int64_t vocabulary) const {
   if (top_k < -1) return fmt::format("top_k must be -1 (all) or at least 0, found {}", top_k);
   if (outside(top_p, 0, 1) || top_p == 0) return fmt::format("top_p must be above 0 and at most 1, found {}", top_p);
   if (outside(min_p, 0, 1)) return fmt::format("min_p must be between 0 and 1, found {}", min_p);
-  if (outside(repetition_penalty, 0, 100) || repetition_penalty == 0) {
-    return fmt::format("repetition_penalty must be above 0 and at most 100, found {}", repetition_penalty);
-  }
+  if (outside(repetition_penalty, 0.01, 100)) return fmt::format("repetition_penalty must be between 0.01 and 100, found {}", repetition_penalty);
   if (outside(presence_penalty, -2, 2)) return fmt::format("presence_penalty must be between -2 and 2, found {}", presence_penalty);
   if (outside(frequency_penalty, -2, 2)) return fmt::format("frequency_penalty must be between -2 and 2, found {}", frequency_penalty);
   for (auto [token, bias] : logit_bias) {

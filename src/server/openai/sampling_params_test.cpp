@@ -70,6 +70,7 @@ TEST(SamplingFields, RefuseWrongTypesAndRangesByName) {
            {R"({"top_k": 1.5})", "top_k"},
            {R"({"min_p": 2})", "min_p"},
            {R"({"repetition_penalty": 0})", "repetition_penalty"},
+           {R"({"repetition_penalty": 1e-30})", "repetition_penalty"},  // divided by it no logit is finite
            {R"({"presence_penalty": 2.5})", "presence_penalty"},
            {R"({"frequency_penalty": -3})", "frequency_penalty"},
            {R"({"min_tokens": -1})", "min_tokens"},
