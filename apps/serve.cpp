@@ -51,10 +51,11 @@ void add_serve(CLI::App& app) {
   flags->model.add_to(*command);
   flags->engine.add_to(*command);
   ServerOptions& server = flags->server;
-  command->add_option("--host", server.host, "Address to listen on")->capture_default_str();
+  const CLI::Validator some_text([](const std::string& text) { return text.empty() ? "wanted some text, found none" : ""; }, "");  // "$UNSET"
+  command->add_option("--host", server.host, "Address to listen on")->check(some_text)->capture_default_str();
   command->add_option("--port", server.port, "Port; 0 = any free one")->capture_default_str();
-  command->add_option("--api-key", server.api_keys, "Key that requests must bring; may be given more than once")->allow_extra_args(false);
-  command->add_option("--served-model-name", server.served_model_names, "Name that requests use; may be given more than once");
+  command->add_option("--api-key", server.api_keys, "Key that requests must bring; may be given more than once (KEEL_API_KEY adds one)")->check(some_text)->allow_extra_args(false);
+  command->add_option("--served-model-name", server.served_model_names, "Name that requests use; may be given more than once")->check(some_text);
   command->add_option("--chat-template", flags->template_file, "File with another chat template");
   command->add_option("--generation-config", flags->generation_config, "auto: the model's sampling defaults; vllm: OpenAI's")
       ->check(CLI::IsMember({"auto", "vllm"}))
