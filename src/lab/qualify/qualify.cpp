@@ -37,6 +37,9 @@ Trial make_trial(const QualifyOptions& options, WorkerPool& workers) {
               .broken = options.broken};
   const ModelConfig& config = trial.model.config;
   const KvGeometry geometry{config.layers, config.kv_heads, config.head_dim};
+  for (const auto& [flag, type] : {std::pair("--control", options.control), {"--candidate", options.candidate}}) {
+    if (type == "auto") refuse_option("{} auto: wanted a type by its name, such as k16v8: auto stands for what was qualified", flag);
+  }
   const KvFormat control = parse_kv_format(options.control, config.dtype), candidate = parse_kv_format(options.candidate, config.dtype);
   if (bits(control.key) < 16 || bits(control.value) < 16) {
     refuse_option("--control {}: what others are compared with has 16 bits or more on both sides", options.control);

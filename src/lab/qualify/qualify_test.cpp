@@ -25,6 +25,8 @@ TEST_F(QualifyTest, APlanIsFrozenAndNotEdited) {
 TEST_F(QualifyTest, WhatCannotBeJudgedIsRefusedByName) {
   options.candidate = "k3v3";
   EXPECT_NE(refusal().find("k3v3"), std::string::npos);
+  options.candidate = "auto";
+  EXPECT_NE(refusal().find("--candidate auto"), std::string::npos) << refusal();
   options.candidate = "k16v8";
   options.control = "k8v8";
   EXPECT_NE(refusal().find("--control k8v8"), std::string::npos);
