@@ -25,6 +25,7 @@ struct ServeBenchFlags {
 };
 
 constexpr std::chrono::seconds kCardTimeout{10};
+constexpr double kLongestRunS = 1e9;  // which a clock can count
 constexpr std::int64_t kVocabularyOfStrangers = 10'000;  // ids every model in use today has
 
 ServerAddress address_of(const ServeBenchFlags& flags) {
@@ -58,6 +59,9 @@ LoadPlan plan_of(const ServeBenchFlags& flags, const RandomWorkload& workload, s
                 .due_s = arrival_times(workload.prompts, flags.request_rate, flags.burstiness, seed),
                 .max_concurrency = flags.max_concurrency,
                 .request_timeout = std::chrono::seconds(flags.request_timeout_s)};
+  if (const double last = plan.due_s.back(); !(last <= kLongestRunS)) {
+    throw CLI::ValidationError(fmt::format("--request-rate {}, --burstiness {}: the last request would be sent after {:.3g} s", flags.request_rate, flags.burstiness, last));
+  }
   const CompletionSettings settings{flags.model, flags.bench.temperature, flags.ignore_eos};
   for (const WorkItem& item : random_items(workload, seed)) plan.bodies.push_back(completion_body(item, settings).dump());
   return plan;
