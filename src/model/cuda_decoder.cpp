@@ -58,7 +58,7 @@ CudaDecoder::CudaDecoder(const LoadedModel& model, const KvLayout& layout, const
       device_(find_device().info),
       shared_weights_(device_weights(model, dtype_, workers)),
       weights_(*shared_weights_),
-      gemm_(dtype_, limits.max_tokens, weights_.awq_scratch_elements, default_gemm_cache()),
+      gemm_(dtype_, std::max(limits.max_tokens, limits.max_logit_rows), weights_.awq_scratch_elements, default_gemm_cache()),
       prefill_(layout, dtype_, config_.heads, limits.max_tokens, limits.prefill_workspace_bytes),
       refusals_{.decode = decode_attention_refusal(layout, dtype_, config_.heads), .native = prefill_.native_refusal()},
       table_stride_((limits.max_context + kCudaPageSize - 1) / kCudaPageSize),

@@ -164,11 +164,8 @@ CudnnSdpa::~CudnnSdpa() { cudnnDestroy(state_->handle); }
 
 std::string CudnnSdpa::prepare(std::span<const SdpaShape> shapes) {
   std::int64_t most = 0;
-  std::string refused;
   for (const SdpaShape& shape : shapes) {  // one by one: a handle serves one thread at a time
-    const State::Kept& kept = state_->kept(shape);
-    if (kept.plan) most = std::max(most, kept.plan->workspace_bytes);
-    if (kept.refusal && refused.empty()) refused = kept.refusal->what();
+    if (const State::Kept& kept = state_->kept(shape); kept.plan) most = std::max(most, kept.plan->workspace_bytes);
   }
   if (most > state_->workspace.bytes()) {
     DeviceBuffer<std::byte> larger(static_cast<std::size_t>(most), kWorkspace);  // first: where there is no room, all stays as it was
@@ -178,7 +175,10 @@ std::string CudnnSdpa::prepare(std::span<const SdpaShape> shapes) {
       if (kept.plan) kept.refusal.reset();  // which may have wanted that
     }
   }
-  return refused;
+  for (const SdpaShape& shape : shapes) {
+    if (const auto found = state_->plans.find(shape); found != state_->plans.end() && found->second.refusal) return found->second.refusal->what();
+  }
+  return "";
 }
 
 void CudnnSdpa::run(cudaStream_t stream, const SdpaShape& shape, const SdpaArgs& args) {
