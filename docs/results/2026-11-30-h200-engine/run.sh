@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run.sh BUILD OUT PART…: the plan's runs, one process each; records and tables land in the folder OUT. PART: requests, long, capacity, steps or prefill.
+# run.sh BUILD OUT PART…: the plan's runs, one process each; records and tables land in the folder OUT. PART: dense, awq, long, capacity, steps or prefill.
 set -u
 here=$(cd "$(dirname "$0")/../../.." && pwd)
 build=$1 out=$2
@@ -20,12 +20,17 @@ bench() {
 whole="--max-num-seqs 32 --no-enable-chunked-prefill --num-prompts 32 --num-warmups 15"
 arms=("qwen3-8b k16v16 40GiB" "qwen3-8b k16v8 40GiB" "qwen3-8b k8v8 40GiB" "qwen3-8b-awq k16v16 48GiB" "qwen3-8b-awq k16v8 48GiB")
 
+rounds() { # ARM…: three times over, every second time backwards
+  local order i
+  for order in "$*" "$(printf '%s\n' "$@" | tac | paste -sd' ')" "$*"; do
+    for i in $order; do bench throughput ${arms[$i]} 8192 128 requests.jsonl $whole; done
+  done
+}
+
 for part in "$@"; do
   case $part in
-    requests)
-      for order in "0 1 2 3 4" "4 3 2 1 0" "0 1 2 3 4"; do
-        for i in $order; do bench throughput ${arms[$i]} 8192 128 requests.jsonl $whole; done
-      done ;;
+    dense) rounds 0 1 2 ;;
+    awq) rounds 3 4 ;;
     long)
       for format in k16v16 k16v8; do bench throughput qwen3-8b $format 44GiB 8192 1024 long.jsonl $whole; done
       for format in k16v16 k16v8; do bench throughput qwen3-8b $format 40GiB 1024 128 short.jsonl $whole; done ;;
