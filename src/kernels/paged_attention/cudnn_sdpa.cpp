@@ -209,25 +209,26 @@ void CudnnSdpa::run(cudaStream_t stream, const SdpaShape& shape, const SdpaArgs&
 
 SdpaShape CudnnSdpa::in_faster_form(cudaStream_t stream, const SdpaShape& shape, const SdpaArgs& args) {
   keel::check(shape.causal && shape.lengths == SdpaLengths::exact && shape.q_tokens == shape.kv_tokens, "only square attention has two forms of a causal mask");
-  constexpr int kRounds = 9, kUncounted = 2;
+  constexpr int kBlocks = 15, kUncounted = 6;
   SdpaShape forms[] = {shape, shape};
   forms[0].square = true;
   forms[1].square = false;
   prepare(forms);
   if (has(forms[0]) != has(forms[1])) return forms[has(forms[1])];
-  std::vector<float> milliseconds[2];
+  std::vector<double> ratios;
   Event begin, end;
-  for (int round = -kUncounted; round < kRounds; ++round) {
-    for (int form = 0; form < 2; ++form) {
+  for (int block = 0; block < kUncounted + kBlocks; ++block) {
+    double milliseconds[2] = {};
+    for (const int form : {0, 1, 1, 0}) {  // a clock that falls or rises meets both alike
       begin.record(stream);
       for (int i = 0; i < 2; ++i) run(stream, forms[form], args);
       end.record(stream);
-      const float taken = end.milliseconds_since(begin);
-      if (round >= 0) milliseconds[form].push_back(taken);
+      milliseconds[form] += end.milliseconds_since(begin);
     }
+    if (block >= kUncounted) ratios.push_back(milliseconds[1] / milliseconds[0]);
   }
-  for (auto& of : milliseconds) std::sort(of.begin(), of.end());
-  return forms[milliseconds[1][kRounds / 2] < 0.995f * milliseconds[0][kRounds / 2]];  // no choice by chance where they are alike
+  std::sort(ratios.begin(), ratios.end());
+  return forms[ratios[kBlocks / 2] < 0.995];  // no choice by chance where they are alike
 }
 
 std::int64_t CudnnSdpa::workspace_bytes() const { return state_->workspace.bytes(); }
