@@ -8,15 +8,12 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
-#include "engine/engine.h"
-#ifdef KEEL_CUDA
 #include "device/cuda.h"
-#endif
+#include "engine/engine.h"
 
 namespace keel {
 namespace {
 
-#ifdef KEEL_CUDA
 TEST(ChooseDevice, AutoIsTheCpuAndSaysWhyWhereAGpuIsThereThatCannotBeUsed) {
   testing::internal::CaptureStderr();
   EXPECT_EQ(choose_device("auto", cuda::FoundDevice{.present = true, .reason = "a CUDA device that does not say what it is"}), Device::cpu);
@@ -33,7 +30,6 @@ TEST(ChooseDevice, AutoIsTheCpuAndSaysWhyWhereAGpuIsThereThatCannotBeUsed) {
     EXPECT_STREQ(error.what(), "--device cuda: the reason");
   }
 }
-#endif
 
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 constexpr std::int64_t kGranularity = 2 * kMiB;  // of cudaMalloc's larger blocks; smaller ones share one
