@@ -277,16 +277,23 @@ class Refusing final : public AttentionProbe {
   void after(const AttentionCall&) override {}
 };
 
-// Two prompts, then a chunk of each, through a decoder whose cuDNN refuses, one that has no workspace for it, and one whose cuDNN serves.
-TEST(RefusedPrompts, TakeThePlainKernelInThatStepAndAreCountedThere) {
-  try {
-    choose_device("cuda");
-  } catch (const Error& refusal) {
-    GTEST_SKIP() << refusal.what();
+class RefusedPrompts : public testing::Test {
+ protected:
+  void SetUp() override {
+    try {
+      choose_device("cuda");
+    } catch (const Error& refusal) {
+      GTEST_SKIP() << refusal.what();
+    }
   }
+
   const LoadedModel& model = loaded("dense", DType::bf16);
   const ModelConfig& config = model.config;
-  const KvLayout layout({DType::bf16, DType::e4m3}, {config.layers, config.kv_heads, config.head_dim, kPage}, PageOrder::cuda);
+  const KvLayout layout{{DType::bf16, DType::e4m3}, {config.layers, config.kv_heads, config.head_dim, kPage}, PageOrder::cuda};
+};
+
+// Two prompts, then a chunk of each, through a decoder whose cuDNN refuses, one that has no workspace for it, and one whose cuDNN serves.
+TEST_F(RefusedPrompts, TakeThePlainKernelInThatStepAndAreCountedThere) {
   ExecutorLimits limits{.max_tokens = 200, .max_sequences = 2, .max_logit_rows = 8, .max_context = kPagesEach * kPage, .graphs = false};
   WorkerPool workers(0);
   struct Run {
@@ -339,15 +346,7 @@ TEST(RefusedPrompts, TakeThePlainKernelInThatStepAndAreCountedThere) {
   }
 }
 
-TEST(RefusedPrompts, AStepHasRoomForATokenOfEachSequence) {
-  try {
-    choose_device("cuda");
-  } catch (const Error& refusal) {
-    GTEST_SKIP() << refusal.what();
-  }
-  const LoadedModel& model = loaded("dense", DType::bf16);
-  const ModelConfig& config = model.config;
-  const KvLayout layout({DType::bf16, DType::e4m3}, {config.layers, config.kv_heads, config.head_dim, kPage}, PageOrder::cuda);
+TEST_F(RefusedPrompts, AStepHasRoomForATokenOfEachSequence) {
   WorkerPool workers(0);
   try {
     make_executor(Device::cuda, model, layout, {.max_tokens = 4, .max_sequences = 5, .max_logit_rows = 5, .max_context = 64}, workers);
